@@ -1,0 +1,51 @@
+# Two commands: `make demo` runs the main job, `make test` passes the tests.
+# Each does all of its own set-up in .venv and repeats nothing that is already done.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    install what is needed, run the demo, say what to open"
+	@echo "make test    install what is needed, lint, type-check, run the whole test suite"
+	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one)"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make clean   remove .venv and what the other commands made"
+
+# The environment is made once, and again only when the files that define it change.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	@test -e $(VENV)/.dev -a ! pyproject.toml -nt $(VENV)/.dev -a ! constraints.txt -nt $(VENV)/.dev || { echo "installing equipoise into $(VENV) (a minute or two, once)"; $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]"; }
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing equipoise and its test tools into $(VENV) (a few minutes, once)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m equipoise.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+BENCH ?= simulators training diagnostics
+bench: $(VENV)/.dev
+	@set -e; for b in $(BENCH); do echo "== benchmarks/$$b.py"; $(BIN)/python benchmarks/$$b.py; done
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

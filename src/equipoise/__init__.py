@@ -1,0 +1,82 @@
+"""Equipoise: conservative simulation-based inference.
+
+    prior ──► simulator ──► simulations ──► training ──► posterior ──► diagnostics ──► figures
+    priors    tasks         simulations     training     posteriors    diagnostics     plots
+                                            networks
+                                            losses
+                                            methods
+
+Data flows in one direction, and the stages exchange plain tensors. Everything that can be trained exposes
+`log_ratio(theta, x)` = log q(θ|x) - log p(θ); every loss and every balance term is a function of log-ratios; a method of the
+paper is a row of `METHODS`.
+
+    >>> import equipoise as eq
+    >>> task = eq.task("slcp")
+    >>> pairs = eq.simulate(task.prior, task.simulate, 1024, seed=0)
+    >>> pairs.theta.shape, pairs.x.shape
+    (torch.Size([1024, 2]), torch.Size([1024, 8]))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives. The root imports nothing by itself, so that `equipoise.plots` works without torch.
+_HOME = {
+    "BoxUniform": "priors",
+    "GaussianPrior": "priors",
+    "IndependentPrior": "priors",
+    "as_prior": "priors",
+    "TASKS": "tasks",
+    "Task": "tasks",
+    "task": "tasks",
+    "Simulations": "simulations",
+    "Store": "simulations",
+    "read_simulations": "simulations",
+    "simulate": "simulations",
+    "METHODS": "methods",
+    "Method": "methods",
+    "fit": "training",
+    "fit_many": "training",
+    "Posterior": "posteriors",
+    "load": "posteriors",
+    "diagnose": "diagnostics",
+}
+_MODULES = ("diagnostics", "losses", "methods", "networks", "plots", "posteriors", "priors", "simulations", "tasks", "training")
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from .diagnostics import diagnose as diagnose
+    from .methods import METHODS as METHODS
+    from .methods import Method as Method
+    from .posteriors import Posterior as Posterior
+    from .posteriors import load as load
+    from .priors import BoxUniform as BoxUniform
+    from .priors import GaussianPrior as GaussianPrior
+    from .priors import IndependentPrior as IndependentPrior
+    from .priors import as_prior as as_prior
+    from .simulations import Simulations as Simulations
+    from .simulations import Store as Store
+    from .simulations import read_simulations as read_simulations
+    from .simulations import simulate as simulate
+    from .tasks import TASKS as TASKS
+    from .tasks import Task as Task
+    from .tasks import task as task
+    from .training import fit as fit
+    from .training import fit_many as fit_many
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES])

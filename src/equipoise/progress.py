@@ -1,0 +1,85 @@
+"""A progress bar for anything that takes longer than two seconds.
+
+`rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half minute, so that
+a log file of a long job shows that it is alive and how long it will take.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Progress"]
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+#: Nothing is shown for work that ends sooner than this, in seconds.
+PATIENCE = 2.0
+#: Seconds between two lines where there is no terminal to draw a bar on.
+INTERVAL = 30.0
+
+
+class Progress:
+    """Counts towards `total`; shows the count, a note of the caller's, and the time left.
+
+    Arguments:
+        label: what is being done ("simulating", "training").
+        total: how many steps there are.
+        show: False for silence; None for the default (shown).
+
+    Example:
+        >>> with Progress("counting", total=3) as bar:
+        ...     for _ in range(3):
+        ...         bar.advance(1, "fine so far")
+    """
+
+    def __init__(self, label: str, total: int, show: bool | None = None) -> None:
+        self.label, self.total, self.show = label, max(total, 1), show is not False
+        self.done, self.note = 0, ""
+        self.started = self._last_line = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Count `steps` more, with a word on how it goes."""
+        self.done, self.note = self.done + steps, note
+        if not self.show:
+            return
+        now = time.monotonic()
+        if self._bar is None and now - self.started > PATIENCE and self.done < self.total and sys.stderr.isatty():
+            self._bar = self._rich_bar()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, note=self.note)
+        elif not sys.stderr.isatty() and now - self._last_line > INTERVAL:
+            self._last_line = now
+            left = (now - self.started) / max(self.done, 1) * (self.total - self.done)
+            print(f"{self.label}: {self.done}/{self.total} {self.note} about {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def _rich_bar(self) -> Any:
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
+        except ImportError:
+            self.show = False
+            print(f"{self.label}… (pip install 'equipoise[progress]' for a progress bar)", file=sys.stderr)
+            return None
+        bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        bar.start()
+        self._task = bar.add_task(self.label, total=self.total, completed=self.done, note=self.note)
+        return bar
