@@ -1,0 +1,51 @@
+r"""The three base losses.
+
+- NPE: \(-E_{p(\theta,x)} \log q(\theta|x)\), here up to the constant \(-E \log p(\theta)\), which no weight changes;
+- NRE: the binary cross-entropy of the classifier σ(h) between joint and marginal pairs;
+- NRE-C (Miller et al., 2022): the cross-entropy of a classifier over y = 0, …, K, where y = 0 says that x came from none of
+  K parameters and y = k that it came from the k-th, with prior odds γ of "some" against "none".
+"""
+
+from __future__ import annotations
+
+__all__ = ["npe", "nre", "nre_c"]
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def npe(joint: Tensor) -> Tensor:
+    """-mean h over joint pairs, with shape `(*, B)`; shape `(*,)`.
+
+    Example:
+        >>> npe(torch.tensor([1.0, 3.0]))
+        tensor(-2.)
+    """
+    return -joint.mean(-1)
+
+
+def nre(joint: Tensor, marginal: Tensor) -> Tensor:
+    """The mean of the two cross-entropies, ½[E_joint -log σ(h) + E_marginal -log(1 - σ(h))]; shape `(*,)`."""
+    return (F.softplus(-joint).mean(-1) + F.softplus(marginal).mean(-1)) / 2
+
+
+def nre_c(joint_set: Tensor, marginal_set: Tensor, gamma: float = 1.0) -> Tensor:
+    r"""The contrastive loss of NRE-C.
+
+    .. math:: -\tfrac{1}{1+\gamma} E_0 \log \frac{K}{K + \gamma \sum_i e^{h_i}}
+              -\tfrac{\gamma}{1+\gamma} E_K \log \frac{\gamma e^{h_0}}{K + \gamma \sum_i e^{h_i}}
+
+    Arguments:
+        joint_set: log-ratios of K parameters of which element 0 made x, with shape `(*, B, K)`.
+        marginal_set: log-ratios of K parameters independent of x, with shape `(*, B, K)`.
+        gamma: the odds of "one of them made x" against "none did".
+    """
+    K = joint_set.shape[-1]
+    shift = math.log(gamma / K)
+    # log(K + γΣeʰ) - log K = softplus(logsumexp(h) + log(γ/K)); the constant log K moves into the second term.
+    none = F.softplus(torch.logsumexp(marginal_set, -1) + shift)
+    true = F.softplus(torch.logsumexp(joint_set, -1) + shift) - joint_set[..., 0] - shift
+    return (none.mean(-1) + gamma * true.mean(-1)) / (1 + gamma)

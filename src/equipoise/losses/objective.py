@@ -1,0 +1,150 @@
+"""What a member of a stack minimises: a base loss plus λ times a balance term.
+
+An `Objective` is data. `objective_terms` evaluates the objectives of all members of a stack on one array of log-ratios, so
+that members with different losses, balance terms and strengths train in one step.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BALANCES", "LOSSES", "Objective", "objective_terms", "rolls_needed"]
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .balance import balance_chi2, balance_kl, balance_multiclass
+from .base import npe, nre, nre_c
+from .pairs import contrastive_sets, joint_and_marginal
+
+LOSSES = ("npe", "nre", "nre_c")
+BALANCES = ("none", "chi2", "kl", "multiclass")
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """One member's loss.
+
+    Arguments:
+        loss: "npe" (negative log likelihood), "nre" (binary cross-entropy) or "nre_c" (contrastive).
+        balance: "none", "chi2", "kl", or "multiclass" (for "nre_c").
+        strength: λ, the weight of the balance term.
+        unbiased: use the unbiased batch estimate of a χ² term.
+        normalized: evaluate the balance term on h - log Ẑ(x), with Ẑ(x) the mean of e^h over `normalizer` rolls of θ. A
+            classifier can balance by adding a constant to h; this takes that way out.
+        normalizer: how many rolls estimate Ẑ(x).
+        contrastive: K, the size of the contrastive sets.
+        gamma: γ, the odds of NRE-C.
+    """
+
+    loss: str
+    balance: str = "none"
+    strength: float = 0.0
+    unbiased: bool = False
+    normalized: bool = False
+    normalizer: int = 16
+    contrastive: int = 5
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss is one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.balance not in BALANCES:
+            raise ValueError(f"balance is one of {', '.join(BALANCES)}, got {self.balance!r}")
+        if self.balance == "multiclass" and self.loss != "nre_c":
+            raise ValueError(f"multiclass balance is for contrastive losses (nre_c), not for {self.loss}; use 'chi2'")
+        if self.balance == "kl" and self.unbiased:
+            raise ValueError("KL balance is a logarithm of means and has no unbiased estimate; use 'chi2'")
+        if not (self.strength >= 0 and self.strength < float("inf")):
+            raise ValueError(f"the balance strength λ is a finite number, zero or more, got {self.strength}")
+        if self.contrastive < 1 or self.gamma <= 0:
+            raise ValueError(f"NRE-C needs K ≥ 1 and γ > 0, got K={self.contrastive} and γ={self.gamma}")
+        if self.normalizer < 1:
+            raise ValueError(f"normalizer, the number of rolls behind Ẑ(x), is at least 1, got {self.normalizer}")
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the balance term has any weight."""
+        return self.balance != "none" and self.strength > 0
+
+    @property
+    def can_be_negative(self) -> bool:
+        """Whether the loss has no lower bound at 0, which decides how a plateau is recognised."""
+        return self.loss == "npe" or (self.unbiased and self.balanced)
+
+
+def rolls_needed(objective: Objective) -> int:
+    """How many rolls of θ through the batch the objective looks at.
+
+    Example:
+        >>> [rolls_needed(Objective(loss)) for loss in LOSSES]
+        [1, 2, 6]
+    """
+    rolls = {"npe": 1, "nre": 2, "nre_c": objective.contrastive + 1}[objective.loss]
+    if objective.balanced:
+        rolls = max(rolls, 2)
+        if objective.normalized:
+            rolls = max(rolls, objective.normalizer + 1)
+    return rolls
+
+
+def objective_terms(log_ratios: Tensor, objectives: Sequence[Objective]) -> tuple[Tensor, Tensor]:
+    """The loss of each member and, within it, its balance term (without λ).
+
+    Arguments:
+        log_ratios: with shape `(M, R, B)`, R at least what each objective needs.
+        objectives: one a member.
+
+    Returns:
+        The total losses and the balance terms, each with shape `(M,)`. An unbalanced member's balance term is what χ² would
+        be (for the record) where marginal pairs were evaluated, NaN otherwise.
+    """
+    if len(objectives) != log_ratios.shape[0]:
+        raise ValueError(f"{len(objectives)} objectives for {log_ratios.shape[0]} members")
+    losses: list[Tensor] = [log_ratios.new_zeros(())] * len(objectives)
+    balances = list(losses)
+    # Members whose objectives differ in strength alone are evaluated together.
+    groups: dict[Objective, list[int]] = {}
+    for m, objective in enumerate(objectives):
+        kind = objective if objective.balanced else dataclasses.replace(objective, balance="none")
+        groups.setdefault(dataclasses.replace(kind, strength=1.0 if objective.balanced else 0.0), []).append(m)
+    for kind, members in groups.items():
+        whole = len(members) == len(objectives)
+        h = log_ratios if whole else torch.stack([log_ratios[m] for m in members])
+        base = _base(h, kind)
+        balance = _balance(h, kind)
+        strengths = [objectives[m].strength for m in members]
+        total = base
+        if kind.balanced:
+            total = base + torch.tensor(strengths, dtype=base.dtype, device=base.device) * balance
+        for i, m in enumerate(members):
+            losses[m], balances[m] = total[i], balance[i]
+    return torch.stack(losses), torch.stack(balances)
+
+
+def _base(h: Tensor, objective: Objective) -> Tensor:
+    if objective.loss == "npe":
+        return npe(h[..., 0, :])
+    if objective.loss == "nre":
+        return nre(*joint_and_marginal(h))
+    return nre_c(*contrastive_sets(h, objective.contrastive), gamma=objective.gamma)
+
+
+def _balance(h: Tensor, objective: Objective) -> Tensor:
+    rolls = h.shape[-2]
+    if not objective.balanced:
+        return balance_chi2(*joint_and_marginal(h)) if rolls > 1 else h.new_full(h.shape[:-2], float("nan"))
+    bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
+    if objective.normalized:
+        log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2) - torch.tensor(
+            float(objective.normalizer), dtype=h.dtype, device=h.device
+        ).log()
+        h = h - log_z.unsqueeze(-2)
+        bandwidth = max(bandwidth, objective.normalizer)
+    if objective.balance == "chi2":
+        return balance_chi2(*joint_and_marginal(h), unbiased=objective.unbiased, bandwidth=bandwidth)
+    if objective.balance == "kl":
+        return balance_kl(*joint_and_marginal(h))
+    sets = contrastive_sets(h, objective.contrastive)
+    return balance_multiclass(*sets, gamma=objective.gamma, unbiased=objective.unbiased, bandwidth=bandwidth)
