@@ -1,8 +1,8 @@
 r"""Priors, and the map between a prior and the standard normal.
 
-A prior is a `torch.distributions.Distribution` over vectors: `event_shape == (D,)`, `sample((n,))` with shape
-`(n, D)`, `log_prob(theta)` with shape `(*,)`. What Equipoise adds is in `Prior`: support checks, `.to(device)`, a
-description that can be stored as JSON, and, where the marginals have cumulative distribution functions, the map
+A prior is a `torch.distributions.Distribution` over vectors: `event_shape == (D,)`, `sample((n,))` with shape `(n, D)`,
+`log_prob(theta)` with shape `(*,)`. What Equipoise adds is in `Prior`: support checks, `.to(device)`, a description
+that can be stored as JSON, and, where the marginals have cumulative distribution functions, the map
 
 .. math:: z_j = \Phi^{-1}(F_j(\theta_j)), \qquad \theta_j = F_j^{-1}(\Phi(z_j)),
 
@@ -10,12 +10,11 @@ under which the prior becomes N(0, I). With it a density \(q_z(z|x)\) over z is 
 
 .. math:: \log \frac{q(\theta|x)}{p(\theta)} = \log q_z(z|x) - \log \varphi(z),
 
-because \(dz_j / d\theta_j = p_j(\theta_j) / \varphi(z_j)\): the Jacobian and the prior's density cancel. Nothing else is
-needed to start a flow at the prior and to keep all of its mass inside the support.
+because \(dz_j / d\theta_j = p_j(\theta_j) / \varphi(z_j)\): the Jacobian and the prior's density cancel. Nothing else
+is needed to start a flow at the prior and to keep all of its mass inside the support. How the map stays accurate in
+float32 is told in `equipoise.marginals`.
 
-In float32 the plain formula loses the upper tail: 1 - 2^-24 is the largest number below 1, while the lower tail reaches
-1e-38. Both tails are therefore taken from their own end, u = F(θ) below the median and u = 1 - F(θ) above it, and clamped
-at the same ±Z_MAX, so that the map is antisymmetric where the prior is symmetric.
+Every method works in the dtype and on the device of its argument, whatever those of the prior.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from __future__ import annotations
 __all__ = ["BoxUniform", "GaussianPrior", "IndependentPrior", "OpaquePrior", "Prior", "as_prior", "prior_from_spec"]
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-#: |z| never exceeds this. Φ(-Z_MAX) is 1.0e-7: a float32 draw from the prior lands beyond it less than once in a million.
-Z_MAX = 5.2
+from . import marginals as one
 
 
-class Prior(Distribution):
+class Prior(Distribution, ABC):
     """A distribution over parameter vectors, with shape `(D,)`, that knows its support and its map to N(0, I)."""
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     #: Whether `to_normal`, `from_normal`, `to_uniform` and `from_uniform` are available.
     has_normal_map: bool = True
 
@@ -51,51 +50,51 @@ class Prior(Distribution):
         return self.event_shape[0]
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Where draws are made."""
-        raise NotImplementedError(f"{type(self).__name__} does not say where it lives")
+
+    @abstractmethod
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draws, with shape `(*sample_shape, D)`."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(θ) of each row of `value`, with shape `(*, D)`; shape `(*,)`, -inf outside the support."""
 
     def contains(self, theta: Tensor) -> Tensor:
         """Whether each row of `theta`, with shape `(*, D)`, lies in the support; shape `(*,)`, False for NaN."""
         return self.log_prob(theta).isfinite()
 
-    def to(self, device: str | torch.device) -> Prior:
-        """The same prior on another device."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be moved to {device}")
-
-    def spec(self) -> dict[str, Any]:
-        """A JSON description from which `prior_from_spec` rebuilds the prior."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be described")
-
-    def tails(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """F(θ) and 1 - F(θ) of each coordinate, each accurate where it is small."""
-        raise NotImplementedError(f"{type(self).__name__} has no CDF")
-
-    def quantile(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """θ with F(θ) = lower = 1 - upper, read from whichever of the two is smaller."""
-        raise NotImplementedError(f"{type(self).__name__} has no quantile function")
-
+    @abstractmethod
     def to_normal(self, theta: Tensor) -> Tensor:
-        """z with z ~ N(0, I) when θ follows the prior; shape `(*, D)`, |z| at most 5.2."""
-        lower, upper = self.tails(theta)
-        below = lower <= upper
-        tiny = torch.finfo(theta.dtype).tiny
-        # The branch that is not taken must not produce an infinite derivative either, hence the inner `where`.
-        u = torch.where(below, lower, upper).clamp(tiny, 0.5)
-        z = torch.special.ndtri(u)
-        return torch.where(below, z, -z).clamp(-Z_MAX, Z_MAX)
+        """z with z ~ N(0, I) when θ follows the prior; shape `(*, D)`, always finite inside the support."""
 
+    @abstractmethod
     def from_normal(self, z: Tensor) -> Tensor:
         """θ from z: the inverse of `to_normal`; shape `(*, D)`, always inside the support."""
-        return self.quantile(torch.special.ndtr(z), torch.special.ndtr(-z))
 
+    @abstractmethod
     def to_uniform(self, theta: Tensor) -> Tensor:
-        """u = F(θ), uniform on [0, 1]^D when θ follows the prior; shape `(*, D)`."""
-        return self.tails(theta)[0]
+        """u, uniform on [0, 1]^D when θ follows the prior; shape `(*, D)`."""
 
+    @abstractmethod
     def from_uniform(self, u: Tensor) -> Tensor:
-        """θ from u: the inverse of `to_uniform`; shape `(*, D)`."""
-        return self.quantile(u, 1 - u)
+        """θ from u: the inverse of `to_uniform`; shape `(*, D)`, always inside the support."""
+
+    @abstractmethod
+    def to(self, device: str | torch.device) -> Prior:
+        """The same prior on another device."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """A JSON description from which `prior_from_spec` rebuilds the prior."""
+
+    def _check(self, theta: Tensor) -> Tensor:
+        theta = torch.as_tensor(theta)
+        if theta.shape[-1:] != self.event_shape:
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but the prior has {self.dim} parameter(s)")
+        return theta if theta.is_floating_point() else theta.to(torch.get_default_dtype())
 
 
 class BoxUniform(Prior):
@@ -112,13 +111,15 @@ class BoxUniform(Prior):
     """
 
     def __init__(self, low: Any, high: Any) -> None:
-        low, high = torch.broadcast_tensors(_vector(low, "low"), _vector(high, "high"))
+        low, high = _vector(low, "low"), _vector(high, "high")
+        low, high = torch.broadcast_tensors(low, high.to(low.device))
         if not (low.isfinite().all() and high.isfinite().all() and (low < high).all()):
             raise ValueError(
-                f"BoxUniform needs finite corners with low < high in every coordinate, got {low.tolist()} and "
-                f"{high.tolist()}"
+                "BoxUniform needs finite corners with low < high in every coordinate, "
+                f"got {low.tolist()} and {high.tolist()}"
             )
-        self.low, self.high = low, high
+        dtype = torch.promote_types(low.dtype, high.dtype)
+        self.low, self.high = low.to(dtype), high.to(dtype)
         super().__init__(low.shape[0])
 
     @property
@@ -137,39 +138,45 @@ class BoxUniform(Prior):
     def variance(self) -> Tensor:
         return (self.high - self.low) ** 2 / 12
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        u = torch.rand((*sample_shape, self.dim), dtype=self.low.dtype, device=self.low.device)
-        return self.from_uniform(u)
-
-    sample = torch.no_grad()(rsample)
-
-    def contains(self, theta: Tensor) -> Tensor:
-        theta = _like(theta, self.low)
-        return ((theta >= self.low) & (theta <= self.high)).all(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        inside = self.contains(value)
-        density = -(self.high - self.low).log().sum()
-        return torch.where(inside, density, -math.inf)
-
     def entropy(self) -> Tensor:
         return (self.high - self.low).log().sum()
 
-    def tails(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        theta = _like(theta, self.low)
-        width = self.high - self.low
-        return (theta - self.low) / width, (self.high - theta) / width
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        u = torch.rand((*sample_shape, self.dim), dtype=self.low.dtype, device=self.device)
+        return self.from_uniform(u)
 
-    def quantile(self, lower: Tensor, upper: Tensor) -> Tensor:
-        width = self.high - self.low
-        theta = torch.where(lower <= upper, self.low + width * lower, self.high - width * upper)
-        return torch.minimum(torch.maximum(theta, self.low), self.high)
+    def contains(self, theta: Tensor) -> Tensor:
+        theta, low, high = self._beside(theta)
+        return ((theta >= low) & (theta <= high)).all(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        value, low, high = self._beside(value)
+        return torch.where(self.contains(value), -(high - low).log().sum(), -math.inf)
+
+    def to_normal(self, theta: Tensor) -> Tensor:
+        return one.uniform_to_normal(*self._beside(theta))
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        return one.uniform_from_normal(*self._beside(z))
+
+    def to_uniform(self, theta: Tensor) -> Tensor:
+        theta, low, high = self._beside(theta)
+        return ((theta - low) / (high - low)).clamp(0, 1)
+
+    def from_uniform(self, u: Tensor) -> Tensor:
+        u, low, high = self._beside(u)
+        return torch.lerp(low, high, u)  # exact at both ends, and never outside
 
     def to(self, device: str | torch.device) -> BoxUniform:
         return BoxUniform(self.low.to(device), self.high.to(device))
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "box", "low": self.low.tolist(), "high": self.high.tolist()}
+        return {"kind": "box", "low": self.low.tolist(), "high": self.high.tolist(), "dtype": _name(self.low.dtype)}
+
+    def _beside(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """θ with the corners in its dtype and on its device, so that the corners themselves are always inside."""
+        theta = self._check(theta)
+        return theta, self.low.to(theta), self.high.to(theta)
 
     def __repr__(self) -> str:
         return f"BoxUniform(low={self.low.tolist()}, high={self.high.tolist()})"
@@ -193,20 +200,26 @@ class IndependentPrior(Prior):
         for j, marginal in enumerate(marginals):
             if marginal.batch_shape or marginal.event_shape:
                 raise ValueError(
-                    f"marginal {j}, {marginal}, is not one-dimensional: its batch shape is {tuple(marginal.batch_shape)} "
-                    f"and its event shape {tuple(marginal.event_shape)}. Give one scalar distribution a parameter."
+                    f"marginal {j}, {marginal}, is not one-dimensional: its batch shape is "
+                    f"{tuple(marginal.batch_shape)} and its event shape {tuple(marginal.event_shape)}. "
+                    "Give one scalar distribution a parameter."
                 )
-            if _has_no_cdf(marginal):
+            if not one.has_cdf(marginal):
                 raise ValueError(
-                    f"marginal {j}, {marginal}, has no cdf. Pass the prior as it is (any distribution with sample and "
-                    "log_prob will do) and leave start='random'; only flows started at the prior need a CDF."
+                    f"marginal {j}, {marginal}, has no continuous cdf. Pass the prior as it is (any distribution with "
+                    "sample and log_prob will do) and leave start='random'; only flows started at the prior need a CDF."
                 )
+        devices = {one.device_of(m) for m in marginals}
+        if len(devices) > 1:
+            raise ValueError(
+                f"the marginals live on {len(devices)} devices, {sorted(map(str, devices))}; put them on one"
+            )
         self.marginals = tuple(marginals)
         super().__init__(len(self.marginals))
 
     @property
     def device(self) -> torch.device:
-        return _device_of(self.marginals[0])
+        return one.device_of(self.marginals[0])
 
     @property
     def mean(self) -> Tensor:
@@ -220,33 +233,34 @@ class IndependentPrior(Prior):
         return torch.stack([m.sample(Size(sample_shape)) for m in self.marginals], -1)
 
     def contains(self, theta: Tensor) -> Tensor:
-        columns = theta.to(self.device).unbind(-1)
-        return torch.stack([_inside(m, t) for m, t in zip(self.marginals, columns, strict=True)], -1).all(-1)
+        return self._each(one.contains, theta).all(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        total: Tensor | None = None
-        for marginal, theta in zip(self.marginals, value.to(self.device).unbind(-1), strict=True):
-            inside = _inside(marginal, theta)
-            # Outside the support torch raises or extrapolates; evaluate at a point inside and overwrite.
-            safe = torch.where(inside, theta, _interior(marginal, theta))
-            term = torch.where(inside, _at(marginal.log_prob, safe, marginal), -math.inf)
-            total = term if total is None else total + term
-        assert total is not None
-        return total
+        return self._each(one.log_prob, value).sum(-1)
 
-    def tails(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [_marginal_tails(m, t) for m, t in zip(self.marginals, theta.to(self.device).unbind(-1), strict=True)]
-        return torch.stack([p[0] for p in pairs], -1), torch.stack([p[1] for p in pairs], -1)
+    def to_normal(self, theta: Tensor) -> Tensor:
+        return self._each(one.to_normal, theta)
 
-    def quantile(self, lower: Tensor, upper: Tensor) -> Tensor:
-        columns = zip(self.marginals, lower.unbind(-1), upper.unbind(-1), strict=True)
-        return torch.stack([_marginal_quantile(m, lo, up) for m, lo, up in columns], -1)
+    def from_normal(self, z: Tensor) -> Tensor:
+        return self._each(one.from_normal, z)
+
+    def to_uniform(self, theta: Tensor) -> Tensor:
+        return self._each(one.to_uniform, theta)
+
+    def from_uniform(self, u: Tensor) -> Tensor:
+        return self._each(one.from_uniform, u)
 
     def to(self, device: str | torch.device) -> IndependentPrior:
-        return IndependentPrior([_move(m, device) for m in self.marginals])
+        return IndependentPrior([one.moved(m, torch.device(device)) for m in self.marginals])
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "independent", "marginals": [_describe(m) for m in self.marginals]}
+        return {"kind": "independent", "marginals": [one.describe(m) for m in self.marginals]}
+
+    def _each(self, f: Callable[[Distribution, Tensor], Tensor], theta: Tensor) -> Tensor:
+        """f of each marginal and its column; shape `(*, D)`, on the device of θ."""
+        theta = self._check(theta)
+        columns = theta.to(self.device).unbind(-1)
+        return torch.stack([f(m, t) for m, t in zip(self.marginals, columns, strict=True)], -1).to(theta.device)
 
     def __repr__(self) -> str:
         return f"IndependentPrior([{', '.join(map(repr, self.marginals))}])"
@@ -257,13 +271,24 @@ class GaussianPrior(Prior):
 
     The cancellation of Jacobian and density holds for any map that sends the prior to N(0, I), so correlated priors
     start a flow as well as independent ones do.
+
+    Arguments:
+        loc: the mean μ, with shape `(D,)`.
+        covariance: the covariance, with shape `(D, D)`.
     """
 
     def __init__(self, loc: Any, covariance: Any) -> None:
         self.loc = _vector(loc, "loc")
-        self.covariance = torch.as_tensor(covariance, dtype=self.loc.dtype, device=self.loc.device)
-        self._normal = td.MultivariateNormal(self.loc, self.covariance, validate_args=False)
-        super().__init__(self.loc.shape[0])
+        self.covariance = torch.as_tensor(covariance).to(self.loc)
+        dim = self.loc.shape[0]
+        if self.covariance.shape != (dim, dim) or not torch.allclose(self.covariance, self.covariance.mT):
+            raise ValueError(
+                f"the covariance should be a symmetric matrix with shape {(dim, dim)}, got {self.covariance.tolist()}"
+            )
+        self.scale_tril, failed = torch.linalg.cholesky_ex(self.covariance)
+        if bool(failed):
+            raise ValueError(f"the covariance is not positive definite: {self.covariance.tolist()}")
+        super().__init__(dim)
 
     @property
     def device(self) -> torch.device:
@@ -277,55 +302,72 @@ class GaussianPrior(Prior):
     def variance(self) -> Tensor:
         return self.covariance.diagonal()
 
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        return constraints.real_vector
+
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        return self._normal.sample(Size(sample_shape))
+        return self.from_normal(torch.randn((*sample_shape, self.dim), dtype=self.loc.dtype, device=self.device))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self._normal.log_prob(_like(value, self.loc))
+        z = self.to_normal(value)
+        log_det = self.scale_tril.diagonal().log().sum().to(z)
+        density = -(z**2).sum(-1) / 2 - log_det - self.dim * math.log(2 * math.pi) / 2
+        return torch.where(z.isnan().any(-1), -math.inf, density)
 
     def to_normal(self, theta: Tensor) -> Tensor:
-        centred = (_like(theta, self.loc) - self.loc).unsqueeze(-1)
-        return torch.linalg.solve_triangular(self._normal.scale_tril.to(centred.dtype), centred, upper=False).squeeze(-1)
+        theta = self._check(theta)
+        centred = (theta - self.loc.to(theta)).unsqueeze(-1)
+        return torch.linalg.solve_triangular(self.scale_tril.to(theta), centred, upper=False).squeeze(-1)
 
     def from_normal(self, z: Tensor) -> Tensor:
-        return self.loc + z @ self._normal.scale_tril.to(z.dtype).mT
+        z = self._check(z)
+        return self.loc.to(z) + z @ self.scale_tril.to(z).mT
 
     def to_uniform(self, theta: Tensor) -> Tensor:
         return torch.special.ndtr(self.to_normal(theta))
 
     def from_uniform(self, u: Tensor) -> Tensor:
-        return self.from_normal(torch.special.ndtri(u.clamp(1e-7, 1 - 1e-7)))
+        limit = one.probability(-one.Z_MAX)
+        return self.from_normal(torch.special.ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
     def to(self, device: str | torch.device) -> GaussianPrior:
         return GaussianPrior(self.loc.to(device), self.covariance.to(device))
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "gaussian", "loc": self.loc.tolist(), "covariance": self.covariance.tolist()}
+        values = {"loc": self.loc.tolist(), "covariance": self.covariance.tolist()}
+        return {"kind": "gaussian", **values, "dtype": _name(self.loc.dtype)}
 
     def __repr__(self) -> str:
         return f"GaussianPrior(loc={self.loc.tolist()}, covariance={self.covariance.tolist()})"
 
 
 class OpaquePrior(Prior):
-    """Any object with `sample` and `log_prob`, as users bring them; it has no map to N(0, I) and cannot be stored."""
+    """Any object with `sample` and `log_prob`, as users bring them; it has no map to N(0, I) and cannot be stored.
+
+    Moved to another device it stays where it is: draws and densities are carried across.
+    """
 
     has_normal_map = False
 
-    def __init__(self, distribution: Any) -> None:
+    def __init__(self, distribution: Any, device: str | torch.device | None = None) -> None:
         self.distribution = distribution
-        draw = torch.as_tensor(distribution.sample((2,)))
-        if draw.ndim != 2:
-            raise ValueError(
-                f"a prior is a distribution over vectors: sample((2,)) should have shape (2, D), got {tuple(draw.shape)}. "
-                "Wrap scalar distributions in torch.distributions.Independent, or give eq.IndependentPrior a list."
-            )
-        density = torch.as_tensor(distribution.log_prob(draw))
+        with torch.random.fork_rng(devices=[]):  # looking at a prior must not advance the user's generator
+            draw = torch.as_tensor(distribution.sample((2,)))
+            if draw.ndim != 2:
+                raise ValueError(
+                    "a prior is a distribution over vectors: sample((2,)) should have shape (2, D), got "
+                    f"{tuple(draw.shape)}. Wrap scalar distributions in torch.distributions.Independent, or give "
+                    "eq.IndependentPrior a list."
+                )
+            density = torch.as_tensor(distribution.log_prob(draw))
         if density.shape != (2,):
             raise ValueError(
-                f"log_prob of 2 draws of the prior should have shape (2,), got {tuple(density.shape)}. Wrap the prior in "
-                "torch.distributions.Independent(prior, 1) to sum over parameters."
+                f"log_prob of 2 draws of the prior should have shape (2,), got {tuple(density.shape)}. Wrap the prior "
+                "in torch.distributions.Independent(prior, 1) to sum over parameters."
             )
-        self._device = draw.device
+        self._anchor = draw[0]
+        self._device = torch.device(device) if device is not None else draw.device
         super().__init__(draw.shape[1])
 
     @property
@@ -334,33 +376,30 @@ class OpaquePrior(Prior):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         draw = torch.as_tensor(self.distribution.sample(Size(sample_shape)))
-        return draw if draw.dtype == torch.float64 else draw.to(torch.get_default_dtype())
-
-    def contains(self, theta: Tensor) -> Tensor:
-        return self.log_prob(theta).isfinite()
+        return draw.to(self.device) if draw.is_floating_point() else draw.to(self.device, torch.get_default_dtype())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value = value.to(self.device)
-        support = getattr(self.distribution, "support", None)
-        try:
-            return torch.as_tensor(self.distribution.log_prob(value))
-        except ValueError:  # torch's own validation refuses points outside the support instead of returning -inf
-            if support is None:
-                raise
-            inside = support.check(value)
-            inside = inside if inside.shape == value.shape[:-1] else inside.all(-1)
-            anchor = torch.as_tensor(self.distribution.sample((1,)))[0]
-            safe = torch.where(inside.unsqueeze(-1), value, anchor)
-            return torch.where(inside, torch.as_tensor(self.distribution.log_prob(safe)), -math.inf)
+        value = self._check(value)
+        here = value.to(self._anchor.device)
+        # torch's own validation refuses points outside the support, or NaN, instead of returning -inf.
+        inside = here.isfinite().all(-1)
+        if (support := _support(self.distribution)) is not None:
+            within = support.check(here)
+            inside = inside & (within if within.shape == inside.shape else within.all(-1))
+        safe = torch.where(inside.unsqueeze(-1), here, self._anchor.to(here.dtype))
+        density = torch.as_tensor(self.distribution.log_prob(safe))
+        return torch.where(inside, density, -math.inf).to(value.device)
 
-    def to(self, device: str | torch.device) -> Prior:
-        if torch.device(device).type == self.device.type:
-            return self
-        if hasattr(self.distribution, "to"):
-            return OpaquePrior(self.distribution.to(device) or self.distribution)
-        if isinstance(self.distribution, Distribution):
-            return OpaquePrior(_move(self.distribution, device))
-        return _Elsewhere(self, device)
+    def _no_map(self, _: Tensor) -> Tensor:
+        raise ValueError(
+            f"{self.distribution!r} has no map to N(0, I): only priors with a CDF have one. Describe it with "
+            "eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or choose what needs no map (start='random')."
+        )
+
+    to_normal = from_normal = to_uniform = from_uniform = _no_map  # type: ignore[assignment]
+
+    def to(self, device: str | torch.device) -> OpaquePrior:
+        return OpaquePrior(self.distribution, device)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "opaque", "dim": self.dim, "repr": repr(self.distribution)}
@@ -369,28 +408,11 @@ class OpaquePrior(Prior):
         return f"OpaquePrior({self.distribution!r})"
 
 
-class _Elsewhere(OpaquePrior):
-    """A user's prior that lives on one device, seen from another: draws and densities are carried across."""
-
-    def __init__(self, prior: OpaquePrior, device: str | torch.device) -> None:
-        super().__init__(prior.distribution)
-        self.home, self._device = prior, torch.device(device)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return self.home.sample(sample_shape).to(self._device)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self.home.log_prob(value.to(self.home.device)).to(self._device)
-
-    def to(self, device: str | torch.device) -> Prior:
-        return self.home.to(device)
-
-
 def as_prior(prior: Any) -> Prior:
     """The prior a user gave, as a `Prior`.
 
-    Box-uniform, independent and Gaussian torch distributions (and sbi's `BoxUniform`) are recognised and get their map to
-    N(0, I); anything else with `sample` and `log_prob` is taken as it is.
+    Box-uniform, independent and Gaussian torch distributions (and sbi's `BoxUniform` and `MultipleIndependent`) are
+    recognised and get their map to N(0, I); anything else with `sample` and `log_prob` is taken as it is.
 
     Example:
         >>> as_prior(td.Independent(td.Uniform(torch.zeros(2), torch.ones(2)), 1))
@@ -400,203 +422,58 @@ def as_prior(prior: Any) -> Prior:
         return prior
     if not (hasattr(prior, "sample") and hasattr(prior, "log_prob")):
         raise TypeError(f"a prior needs sample and log_prob; {type(prior).__name__} has not both")
-    base = prior
-    if isinstance(prior, td.Independent) and prior.reinterpreted_batch_ndims == 1:
-        base = prior.base_dist
-    if isinstance(base, td.Uniform) and len(base.batch_shape) == 1:
-        return BoxUniform(base.low, base.high)
-    if isinstance(base, td.MultivariateNormal) and not base.batch_shape:
-        return GaussianPrior(base.loc, base.covariance_matrix)
-    if isinstance(base, Distribution) and len(base.batch_shape) == 1 and not base.event_shape and not _has_no_cdf(base):
-        return IndependentPrior([_row(base, j) for j in range(base.batch_shape[0])])
     if isinstance(prior, Distribution) and not prior.batch_shape and not prior.event_shape:
         raise ValueError(
             f"{prior} is a distribution over scalars. For one parameter use eq.IndependentPrior([prior]), or "
             "torch.distributions.Independent over a batch of one."
         )
+    if isinstance(prior, td.MultivariateNormal) and not prior.batch_shape:
+        return GaussianPrior(prior.loc, prior.covariance_matrix)
+    rows = one.scalars(prior)
+    boxes = [m for m in rows if isinstance(m, td.Uniform)]
+    if rows and len(boxes) == len(rows):
+        return BoxUniform(torch.stack([m.low for m in boxes]), torch.stack([m.high for m in boxes]))
+    if rows and all(one.has_cdf(m) for m in rows):
+        return IndependentPrior(rows)
     return OpaquePrior(prior)
 
 
 def prior_from_spec(spec: dict[str, Any]) -> Prior:
-    """Rebuild a prior from its `spec()`."""
-    dtype = torch.get_default_dtype()
+    """Rebuild a prior from its `spec()`.
+
+    Example:
+        >>> prior_from_spec(BoxUniform([0.0], [2.0]).spec())
+        BoxUniform(low=[0.0], high=[2.0])
+    """
+    dtype = getattr(torch, spec.get("dtype", "float32"))
     match spec.get("kind"):
         case "box":
             return BoxUniform(torch.tensor(spec["low"], dtype=dtype), torch.tensor(spec["high"], dtype=dtype))
         case "gaussian":
             return GaussianPrior(torch.tensor(spec["loc"], dtype=dtype), torch.tensor(spec["covariance"], dtype=dtype))
         case "independent":
-            return IndependentPrior([_build(m) for m in spec["marginals"]])
+            return IndependentPrior([one.build(m) for m in spec["marginals"]])
         case "opaque":
             raise ValueError(
-                f"the prior was {spec['repr']}, which cannot be stored without pickle; pass it again: eq.load(path, prior=…)"
+                f"the prior was {spec['repr']}, which cannot be stored without pickle; "
+                "pass it again: eq.load(path, prior=…)"
             )
     raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
 
 
-# --- one-dimensional marginals -------------------------------------------------------------------------------------
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _has_no_cdf(marginal: Distribution) -> bool:
+def _support(distribution: Any) -> Any:
     try:
-        with torch.no_grad():
-            marginal.cdf(marginal.sample())
-    except NotImplementedError:
-        return True
-    return False
-
-
-def _device_of(distribution: Distribution) -> torch.device:
-    return distribution.sample().device
-
-
-def _inside(marginal: Distribution, theta: Tensor) -> Tensor:
-    if isinstance(marginal, td.Uniform):  # torch's support excludes the upper end on some versions
-        return (theta >= marginal.low) & (theta <= marginal.high)
-    return marginal.support.check(theta) & theta.isfinite()
-
-
-def _interior(marginal: Distribution, theta: Tensor) -> Tensor:
-    """A point of the support, for the branch of a `where` that is thrown away."""
-    mean = marginal.mean
-    point = mean if bool(mean.isfinite()) else marginal.sample()
-    return point.to(theta.dtype)
-
-
-def _at(f: Callable[[Tensor], Tensor], theta: Tensor, marginal: Distribution) -> Tensor:
-    """f(θ) with the closed upper end of a uniform, which torch's own log_prob counts as outside."""
-    if isinstance(marginal, td.Uniform):
-        return (-(marginal.high - marginal.low).log()).expand(theta.shape)
-    return f(theta)
-
-
-def _marginal_tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """F(θ) and 1 - F(θ); outside the support they are 0 and 1."""
-    if isinstance(marginal, td.Normal):  # both tails exactly
-        z = (theta - marginal.loc) / marginal.scale
-        return torch.special.ndtr(z), torch.special.ndtr(-z)
-    if isinstance(marginal, td.Uniform):
-        width = marginal.high - marginal.low
-        return ((theta - marginal.low) / width).clamp(0, 1), ((marginal.high - theta) / width).clamp(0, 1)
-    inside = _inside(marginal, theta)
-    middle = _interior(marginal, theta)
-    u = marginal.cdf(torch.where(inside, theta, middle))
-    u = torch.where(inside, u, (theta > middle).to(u.dtype))
-    return u, 1 - u
-
-
-def _marginal_quantile(marginal: Distribution, lower: Tensor, upper: Tensor) -> Tensor:
-    if isinstance(marginal, td.Normal):
-        z = torch.special.ndtri(torch.where(lower <= upper, lower, upper))
-        return marginal.loc + marginal.scale * torch.where(lower <= upper, z, -z)
-    if isinstance(marginal, td.Uniform):
-        width = marginal.high - marginal.low
-        theta = torch.where(lower <= upper, marginal.low + width * lower, marginal.high - width * upper)
-        return torch.minimum(torch.maximum(theta, marginal.low), marginal.high)
-    eps = torch.finfo(lower.dtype).eps
-    u = lower.clamp(eps, 1 - eps)
-    try:
-        return marginal.icdf(u)
-    except NotImplementedError:
-        return _Bisect.apply(u, marginal)
-
-
-class _Bisect(torch.autograd.Function):
-    """The quantile function by bisection, with its derivative 1/p(θ) by the implicit function theorem."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, marginal: Distribution) -> Tensor:  # type: ignore[override]
-        wide = u.double()
-        with torch.no_grad():
-            lo, hi = _bracket(marginal, wide)
-            for _ in range(200):
-                mid = (lo + hi) / 2
-                above = marginal.cdf(mid.to(u.dtype)).double() < wide
-                lo, hi = torch.where(above, mid, lo), torch.where(above, hi, mid)
-                if bool((hi - lo <= 1e-15 * (1 + hi.abs())).all()):
-                    break
-            theta = ((lo + hi) / 2).to(u.dtype)
-        ctx.save_for_backward(theta)
-        ctx.marginal = marginal
-        return theta
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (theta,) = ctx.saved_tensors
-        return grad * (-ctx.marginal.log_prob(theta)).exp(), None
-
-
-def _bracket(marginal: Distribution, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Two points of the support with F(lo) ≤ u ≤ F(hi), found by stepping out from an interior point."""
-    middle = _interior(marginal, u)
-    support = marginal.support
-    floor = getattr(support, "lower_bound", -math.inf)
-    ceil = getattr(support, "upper_bound", math.inf)
-    floor_, ceil_ = torch.as_tensor(floor, dtype=u.dtype), torch.as_tensor(ceil, dtype=u.dtype)
-    step = torch.ones_like(middle)
-    lo = hi = middle
-    for _ in range(200):
-        low_done = bool((marginal.cdf(lo) <= u.min()).all()) or bool(lo <= floor_)
-        high_done = bool((marginal.cdf(hi) >= u.max()).all()) or bool(hi >= ceil_)
-        if low_done and high_done:
-            break
-        if not low_done:
-            lo = torch.maximum(middle - step, floor_ + 1e-300) if bool(floor_.isfinite()) else middle - step
-        if not high_done:
-            hi = torch.minimum(middle + step, ceil_) if bool(ceil_.isfinite()) else middle + step
-        step = step * 2
-        if bool(floor_.isfinite()) and bool(lo <= floor_ + 1e-300):
-            lo = floor_
-    return lo.expand_as(u).clone(), hi.expand_as(u).clone()
-
-
-def _parameters(distribution: Distribution) -> dict[str, Tensor]:
-    """The arguments of a torch distribution: those its constructor was given, where it says so."""
-    names = [n for n in type(distribution).arg_constraints if n in distribution.__dict__]
-    return {n: torch.as_tensor(getattr(distribution, n)) for n in names}
-
-
-def _move(distribution: Distribution, device: str | torch.device) -> Distribution:
-    if isinstance(distribution, td.Independent):
-        return td.Independent(_move(distribution.base_dist, device), distribution.reinterpreted_batch_ndims)
-    return type(distribution)(**{n: v.to(device) for n, v in _parameters(distribution).items()})
-
-
-def _row(distribution: Distribution, j: int) -> Distribution:
-    values = {n: v.expand(distribution.batch_shape)[j] for n, v in _parameters(distribution).items()}
-    return type(distribution)(**values)
-
-
-def _describe(marginal: Distribution) -> dict[str, Any]:
-    name = type(marginal).__name__
-    if getattr(td, name, None) is not type(marginal):
-        raise ValueError(f"{marginal} is not one of torch's distributions and cannot be stored without pickle")
-    return {"name": name, "arguments": {n: float(v) for n, v in _parameters(marginal).items()}}
-
-
-def _build(spec: dict[str, Any]) -> Distribution:
-    cls = getattr(td, spec["name"], None)
-    if not (isinstance(cls, type) and issubclass(cls, Distribution)):
-        raise ValueError(f"unknown marginal {spec['name']!r} in a stored prior")
-    built: Distribution = cls(**{n: torch.tensor(v) for n, v in spec["arguments"].items()})
-    return built
-
-
-# --- small helpers -------------------------------------------------------------------------------------------------
+        return getattr(distribution, "support", None)
+    except NotImplementedError:  # what torch's base class says for "unknown"
+        return None
 
 
 def _vector(value: Any, name: str) -> Tensor:
-    tensor = torch.as_tensor(value)
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.get_default_dtype())
-    if tensor.ndim == 0:
-        tensor = tensor[None]
+    tensor = torch.atleast_1d(torch.as_tensor(value))
     if tensor.ndim != 1:
         raise ValueError(f"{name} should be a vector with one entry a parameter, got shape {tuple(tensor.shape)}")
-    return tensor
-
-
-def _like(theta: Tensor, reference: Tensor) -> Tensor:
-    if theta.shape[-1:] != reference.shape[-1:]:
-        raise ValueError(f"theta has shape {tuple(theta.shape)}, but the prior has {reference.shape[-1]} parameter(s)")
-    return theta.to(reference.device)
+    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())

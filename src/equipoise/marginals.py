@@ -1,0 +1,299 @@
+r"""One-dimensional marginals of a prior, and the map between each of them and the standard normal.
+
+For a continuous CDF F the map is \(z = \Phi^{-1}(F(\theta))\), with \(dz/d\theta = p(\theta)/\varphi(z)\). Written like
+that it loses the upper tail, because 1 - 2⁻²⁴ is the largest float32 below 1. So:
+
+- a uniform measures its distance from the nearer end, which keeps both tails and makes the map antisymmetric;
+- normal and log-normal marginals are affine in z (or in log θ) and never see a probability;
+- any other CDF is evaluated in float64, where 1 - F resolves \(|z| \le 8.2\), and clamped at 8.
+
+Where torch knows no `icdf` the quantile is solved for. Let T be torch's map from the real line to the support.
+Newton's method on \(h(y) = \Phi^{-1}(F(T(y))) - z\), whose slope is \(p(\theta)\,T'(y)/\varphi(h + z)\), needs a
+handful of steps because h is nearly straight; a bracket catches it where it is not.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "build",
+    "contains",
+    "describe",
+    "device_of",
+    "from_normal",
+    "from_uniform",
+    "has_cdf",
+    "log_prob",
+    "moved",
+    "parameters",
+    "scalars",
+    "to_normal",
+    "to_uniform",
+]
+
+import copy
+import inspect
+import math
+from typing import Any
+
+import torch
+import torch.distributions as td
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.special import ndtr, ndtri
+
+#: |z| of a uniform never exceeds this: Φ(-5.2) = 1e-7 is about the spacing of float32 at the edge of a box.
+Z_EDGE = 5.2
+#: |z| of a marginal with a general CDF never exceeds this: beyond it 1 - F has no digits left in float64.
+Z_MAX = 8.0
+
+
+def probability(z: float) -> float:
+    """Φ(z) as a Python number."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+# --- the uniform marginal, also used for whole boxes ---------------------------------------------------------------
+
+
+def uniform_to_normal(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """z of a uniform on [low, high], from the nearer end; ±5.2 at the ends and outside."""
+    below = theta - low <= high - theta
+    z = ndtri((torch.where(below, theta - low, high - theta) / (high - low)).clamp(min=probability(-Z_EDGE)))
+    return torch.where(below, z, -z)
+
+
+def uniform_from_normal(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """θ of a uniform on [low, high] from z, measured from the nearer end and never outside."""
+    theta = torch.where(z <= 0, low + (high - low) * ndtr(z), high - (high - low) * ndtr(-z))
+    return torch.minimum(torch.maximum(theta, low), high)
+
+
+# --- any scalar distribution with a cdf ----------------------------------------------------------------------------
+
+
+def to_normal(marginal: Distribution, theta: Tensor) -> Tensor:
+    """z with z ~ N(0, 1) when θ follows the marginal; any shape, the dtype of θ."""
+    match marginal:
+        case td.Uniform():
+            return uniform_to_normal(theta, marginal.low.to(theta.dtype), marginal.high.to(theta.dtype))
+        case td.Normal():
+            return (theta - marginal.loc) / marginal.scale
+        case td.LogNormal():
+            return (theta.clamp(min=torch.finfo(theta.dtype).tiny).log() - marginal.loc) / marginal.scale
+    return _normal_score(marginal, theta.double()).to(theta.dtype)
+
+
+def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
+    """θ from z: the inverse of `to_normal`, inside the support."""
+    match marginal:
+        case td.Uniform():
+            return uniform_from_normal(z, marginal.low.to(z.dtype), marginal.high.to(z.dtype))
+        case td.Normal():
+            return marginal.loc + marginal.scale * z
+        case td.LogNormal():
+            return (marginal.loc + marginal.scale * z).exp()
+    wide = z.double().clamp(-Z_MAX, Z_MAX)
+    try:
+        theta = marginal.icdf(ndtr(wide))
+    except NotImplementedError:
+        theta = _solve(marginal, wide)
+    return _into_support(marginal, theta.to(z.dtype))
+
+
+def to_uniform(marginal: Distribution, theta: Tensor) -> Tensor:
+    """u = F(θ), uniform on [0, 1] when θ follows the marginal."""
+    match marginal:
+        case td.Uniform():
+            return ((theta - marginal.low) / (marginal.high - marginal.low)).clamp(0, 1)
+        case td.Normal() | td.LogNormal():
+            return ndtr(to_normal(marginal, theta))
+    return _cdf(marginal, theta.double()).to(theta.dtype)
+
+
+def from_uniform(marginal: Distribution, u: Tensor) -> Tensor:
+    """θ from u: the inverse of `to_uniform`. Finite also at u = 0 and u = 1 of an unbounded marginal."""
+    if isinstance(marginal, td.Uniform):
+        return torch.lerp(marginal.low.to(u.dtype), marginal.high.to(u.dtype), u)
+    limit = probability(-Z_MAX)
+    return from_normal(marginal, ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
+
+
+def contains(marginal: Distribution, theta: Tensor) -> Tensor:
+    """Whether θ lies in the support, both ends of a uniform included; False for NaN and infinities."""
+    if isinstance(marginal, td.Uniform):
+        return (theta >= marginal.low.to(theta.dtype)) & (theta <= marginal.high.to(theta.dtype))
+    return _support(marginal).check(theta) & theta.isfinite()
+
+
+def log_prob(marginal: Distribution, theta: Tensor) -> Tensor:
+    """log p(θ), -inf outside the support, where torch's own raises or extrapolates."""
+    inside = contains(marginal, theta)
+    if isinstance(marginal, td.Uniform):  # torch counts the upper end as outside
+        return torch.where(inside, -(marginal.high - marginal.low).log(), -math.inf)
+    return torch.where(inside, marginal.log_prob(torch.where(inside, theta, _interior(marginal, theta))), -math.inf)
+
+
+def has_cdf(distribution: Distribution) -> bool:
+    """Whether the distribution is continuous and knows its CDF."""
+    try:
+        distribution.cdf(_interior(distribution, torch.zeros((), device=device_of(distribution))))
+        return not _support(distribution).is_discrete
+    except NotImplementedError:
+        return False
+
+
+# --- the general CDF -----------------------------------------------------------------------------------------------
+
+
+def _cdf(marginal: Distribution, theta: Tensor) -> Tensor:
+    """F(θ): 0 below the support, 1 above it, NaN for NaN."""
+    inside = contains(marginal, theta)
+    middle = _interior(marginal, theta)
+    outside = torch.where(theta.isnan(), theta, (theta > middle).to(theta.dtype))
+    return torch.where(inside, marginal.cdf(torch.where(inside, theta, middle)), outside)
+
+
+def _normal_score(marginal: Distribution, theta: Tensor) -> Tensor:
+    u = _cdf(marginal, theta)
+    below = u <= 0.5
+    # One `ndtri` of the smaller tail: the branch not taken would have an infinite derivative at the edge.
+    z = ndtri(torch.where(below, u, 1 - u).clamp(min=probability(-Z_MAX)))
+    return torch.where(below, z, -z)
+
+
+def _support(distribution: Distribution) -> Any:
+    return distribution.support
+
+
+def _line(distribution: Distribution) -> tuple[td.Transform, float]:
+    """A monotone map from the real line to the support, and how far out it can be evaluated without overflow."""
+    support = _support(distribution)
+    try:
+        transform = td.biject_to(getattr(support, "base_constraint", support))
+    except NotImplementedError:  # a support torch has no map for: take the line itself
+        transform = td.transforms.identity_transform
+    return transform, 2.0**60 if transform is td.transforms.identity_transform else 2.0**9
+
+
+def _interior(distribution: Distribution, like: Tensor) -> Tensor:
+    """A point of the support, in the dtype and on the device of `like`."""
+    return _line(distribution)[0](like.new_zeros(()))
+
+
+def _solve(marginal: Distribution, z: Tensor) -> Tensor:
+    """θ with Φ⁻¹(F(θ)) = z, by Newton's method inside a bracket. Its derivative is φ(z)/p(θ)."""
+    transform, limit = _line(marginal)
+    with torch.no_grad():
+        sign = (
+            transform(z.new_ones(())) - transform(z.new_zeros(()))
+        ).sign()  # a support bounded above has a falling map
+        lo, hi = -torch.ones_like(z), torch.ones_like(z)
+        while bool((short := _normal_score(marginal, transform(sign * lo)) > z).any()) and float(lo.min()) > -limit:
+            lo = torch.where(short, 2 * lo, lo)
+        while bool((short := _normal_score(marginal, transform(sign * hi)) < z).any()) and float(hi.max()) < limit:
+            hi = torch.where(short, 2 * hi, hi)
+        y = (lo + hi) / 2
+        for _ in range(200):
+            theta = transform(sign * y)
+            score = _normal_score(marginal, theta)
+            lo, hi = torch.where(score < z, y, lo), torch.where(score < z, hi, y)
+            log_slope = marginal.log_prob(theta) + transform.log_abs_det_jacobian(sign * y, theta) - _log_phi(score)
+            newton = y - (score - z) * (-log_slope).exp()
+            after = torch.where((newton > lo) & (newton < hi), newton, (lo + hi) / 2)
+            done = bool((after - y).abs().le(4e-16 * (1 + y.abs())).all())
+            y = after
+            if done:
+                break
+        theta = transform(sign * y)
+        slope = (_log_phi(z) - marginal.log_prob(theta)).exp()
+    return theta + (z - z.detach()) * slope
+
+
+def _log_phi(z: Tensor) -> Tensor:
+    return -(z**2) / 2 - math.log(2 * math.pi) / 2
+
+
+def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
+    """θ, moved by one rounding where casting it has put it on or over an end of the support."""
+    low, high = (getattr(_support(marginal), f"{end}_bound", None) for end in ("lower", "upper"))
+    if low is not None:
+        theta = torch.maximum(theta, torch.nextafter(torch.as_tensor(low).to(theta), theta.new_tensor(math.inf)))
+    if high is not None:
+        theta = torch.minimum(theta, torch.nextafter(torch.as_tensor(high).to(theta), theta.new_tensor(-math.inf)))
+    return theta
+
+
+# --- taking torch distributions apart and building them again -----------------------------------------------------
+
+
+def parameters(distribution: Distribution) -> dict[str, Tensor]:
+    """The arguments that rebuild a torch distribution: `type(d)(**parameters(d))`. Empty where it does not say."""
+    try:
+        declared = distribution.arg_constraints
+    except NotImplementedError:
+        return {}
+    accepted = inspect.signature(type(distribution).__init__).parameters
+    names = [n for n in declared if n in accepted and hasattr(distribution, n)]
+    if {"probs", "logits"} <= set(names):  # two spellings of one argument
+        names.remove("logits")
+    return {n: torch.as_tensor(getattr(distribution, n)) for n in names}
+
+
+def device_of(distribution: Distribution) -> torch.device:
+    """Where the parameters live; the CPU where there are none to ask."""
+    for value in parameters(distribution).values():
+        return value.device
+    parts = (part for part in vars(distribution).values() if isinstance(part, Distribution))
+    return next((device_of(part) for part in parts), torch.device("cpu"))
+
+
+def scalars(prior: Any) -> list[Distribution]:
+    """The marginals of a product of one-dimensional distributions; empty where it is something else."""
+    if isinstance(prior, td.Independent) and prior.reinterpreted_batch_ndims == 1:
+        return scalars(prior.base_dist)
+    if parts := getattr(prior, "dists", None):  # sbi's MultipleIndependent
+        columns = [scalars(part) for part in parts]
+        return [m for column in columns for m in column] if all(columns) else []
+    if not isinstance(prior, Distribution) or len(prior.batch_shape) != 1 or prior.event_shape:
+        return []
+    values = {n: v.expand(prior.batch_shape) for n, v in parameters(prior).items()}
+    make: Any = type(prior)
+    return [make(**{n: v[j] for n, v in values.items()}) for j in range(prior.batch_shape[0])] if values else []
+
+
+def moved(marginal: Distribution, device: torch.device) -> Distribution:
+    """A copy of a distribution with every tensor in it, however deep, on `device`."""
+    twin = copy.deepcopy(marginal)
+    seen: set[int] = set()  # a transform and its inverse hold each other
+
+    def walk(thing: Any) -> Any:
+        if isinstance(thing, Tensor):
+            return thing.to(device)
+        if isinstance(thing, list):
+            return [walk(part) for part in thing]
+        if isinstance(thing, Distribution | td.Transform) and id(thing) not in seen:
+            seen.add(id(thing))
+            thing.__dict__.update({name: walk(value) for name, value in thing.__dict__.items()})
+        return thing
+
+    walk(twin)
+    return twin
+
+
+def describe(marginal: Distribution) -> dict[str, Any]:
+    """Name and arguments of one of torch's distributions, as JSON."""
+    name, values = type(marginal).__name__, parameters(marginal)
+    if getattr(td, name, None) is not type(marginal) or not values:
+        raise ValueError(f"{marginal} is not one of torch's plain distributions and cannot be stored without pickle")
+    dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
+    return {"name": name, "arguments": {n: float(v) for n, v in values.items()}, "dtype": dtype}
+
+
+def build(spec: dict[str, Any]) -> Distribution:
+    """The inverse of `describe`."""
+    make: Any = getattr(td, spec["name"], None)
+    if not (isinstance(make, type) and issubclass(make, Distribution)):
+        raise ValueError(f"unknown marginal {spec['name']!r} in a stored prior")
+    dtype = getattr(torch, spec.get("dtype", "float32"))
+    arguments: Any = {n: torch.tensor(v, dtype=dtype) for n, v in spec["arguments"].items()}
+    return make(**arguments)
