@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
-from .objective import Objective, objective_terms, rolls_needed
+from .objective import BALANCES, LOSSES, Objective, objective_kinds, objective_terms, rolls_needed
 from .pairs import contrastive_sets, joint_and_marginal
 
 __all__ = [
+    "BALANCES",
+    "LOSSES",
     "Objective",
     "balance_chi2",
     "balance_kl",
@@ -25,6 +27,7 @@ __all__ = [
     "npe",
     "nre",
     "nre_c",
+    "objective_kinds",
     "objective_terms",
     "rolls_needed",
 ]

@@ -6,9 +6,10 @@ that members with different losses, balance terms and strengths train in one ste
 
 from __future__ import annotations
 
-__all__ = ["BALANCES", "LOSSES", "Objective", "objective_terms", "rolls_needed"]
+__all__ = ["BALANCES", "LOSSES", "Objective", "objective_kinds", "objective_terms", "rolls_needed"]
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -89,38 +90,50 @@ def rolls_needed(objective: Objective) -> int:
     return rolls
 
 
-def objective_terms(log_ratios: Tensor, objectives: Sequence[Objective]) -> tuple[Tensor, Tensor]:
+def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], list[int]]:
+    """The distinct objectives when strengths are set aside, and which of them each member has.
+
+    Example:
+        >>> kinds, index = objective_kinds([Objective("nre"), Objective("nre", "chi2", 1.0), Objective("nre", "chi2", 100.0)])
+        >>> len(kinds), index
+        (2, [0, 1, 1])
+    """
+    kinds: dict[Objective, int] = {}
+    index = []
+    for objective in objectives:
+        kind = dataclasses.replace(objective, strength=1.0)
+        if not objective.balanced:
+            kind = Objective(objective.loss, contrastive=objective.contrastive, gamma=objective.gamma)
+        index.append(kinds.setdefault(kind, len(kinds)))
+    return list(kinds), index
+
+
+def objective_terms(log_ratios: Tensor, kinds: Sequence[Objective], index: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each member and, within it, its balance term (without λ).
 
     Arguments:
-        log_ratios: with shape `(M, R, B)`, R at least what each objective needs.
-        objectives: one a member.
+        log_ratios: with shape `(M, R, B)`, R at least what each kind needs.
+        kinds: the distinct objectives of the stack, from `objective_kinds`.
+        index: which kind each member has, with shape `(M,)`.
+        strength: λ of each member, with shape `(M,)`; whatever it says, an unbalanced kind adds nothing.
 
     Returns:
         The total losses and the balance terms, each with shape `(M,)`. An unbalanced member's balance term is what χ² would
         be (for the record) where marginal pairs were evaluated, NaN otherwise.
     """
-    if len(objectives) != log_ratios.shape[0]:
-        raise ValueError(f"{len(objectives)} objectives for {log_ratios.shape[0]} members")
-    losses: list[Tensor] = [log_ratios.new_zeros(())] * len(objectives)
-    balances = list(losses)
-    # Members whose objectives differ in strength alone are evaluated together.
-    groups: dict[Objective, list[int]] = {}
-    for m, objective in enumerate(objectives):
-        kind = objective if objective.balanced else dataclasses.replace(objective, balance="none")
-        groups.setdefault(dataclasses.replace(kind, strength=1.0 if objective.balanced else 0.0), []).append(m)
-    for kind, members in groups.items():
-        whole = len(members) == len(objectives)
-        h = log_ratios if whole else torch.stack([log_ratios[m] for m in members])
-        base = _base(h, kind)
+    total = log_ratios.new_zeros(log_ratios.shape[0])
+    balances = torch.full_like(total, float("nan"))
+    for k, kind in enumerate(kinds):
+        mine = index == k
+        # A member sees 0 in the formulas that are not its own, so that none of them can hand it a NaN gradient.
+        h = log_ratios if len(kinds) == 1 else torch.where(mine[:, None, None], log_ratios, 0.0)
         balance = _balance(h, kind)
-        strengths = [objectives[m].strength for m in members]
-        total = base
+        loss = _base(h, kind)
         if kind.balanced:
-            total = base + torch.tensor(strengths, dtype=base.dtype, device=base.device) * balance
-        for i, m in enumerate(members):
-            losses[m], balances[m] = total[i], balance[i]
-    return torch.stack(losses), torch.stack(balances)
+            loss = loss + strength * balance
+        total = torch.where(mine, loss, total)
+        balances = torch.where(mine, balance, balances)
+    return total, balances
 
 
 def _base(h: Tensor, objective: Objective) -> Tensor:
@@ -137,10 +150,8 @@ def _balance(h: Tensor, objective: Objective) -> Tensor:
         return balance_chi2(*joint_and_marginal(h)) if rolls > 1 else h.new_full(h.shape[:-2], float("nan"))
     bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
     if objective.normalized:
-        log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2) - torch.tensor(
-            float(objective.normalizer), dtype=h.dtype, device=h.device
-        ).log()
-        h = h - log_z.unsqueeze(-2)
+        log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2, keepdim=True)
+        h = h - (log_z - math.log(objective.normalizer))
         bandwidth = max(bandwidth, objective.normalizer)
     if objective.balance == "chi2":
         return balance_chi2(*joint_and_marginal(h), unbiased=objective.unbiased, bandwidth=bandwidth)

@@ -1,0 +1,57 @@
+"""Networks: architectures without weights, each giving `log_ratio` for a stack of members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..priors import Prior
+from .base import Network
+from .classifier import Classifier
+from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
+from .flow import INITS, STARTS, SplineFlow
+from .stacks import Layout, Stack, dense, stack_members
+from .user import UserNetwork
+
+__all__ = [
+    "INITS",
+    "STARTS",
+    "Classifier",
+    "Convolutional",
+    "Embedding",
+    "Flat",
+    "Layout",
+    "Module",
+    "Network",
+    "SplineFlow",
+    "Stack",
+    "UserNetwork",
+    "choose_embedding",
+    "dense",
+    "embedding_from_spec",
+    "network_from_spec",
+    "stack_members",
+]
+
+
+def network_from_spec(
+    spec: dict[str, Any], prior: Prior, embedding: nn.Module | None = None, network: nn.Module | None = None
+) -> Network:
+    """Rebuild an architecture from its `spec()`; a user's own modules have to be given again."""
+    if spec["kind"] == "user":
+        if network is None:
+            raise ValueError(
+                f"the model was trained with a network of your own, {spec['repr'].splitlines()[0]}, whose code is not stored; pass it "
+                "again: eq.load(path, network=…)"
+            )
+        return UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]))
+    body = embedding_from_spec(spec["embedding"], embedding)
+    scaling = {name: torch.tensor(spec[name]) for name in ("theta_loc", "theta_scale") if name in spec}
+    if spec["kind"] == "classifier":
+        return Classifier(prior, body, tuple(spec["hidden"]), **scaling)
+    if spec["kind"] == "flow":
+        shape = {"transforms": spec["transforms"], "hidden": tuple(spec["hidden"]), "bins": spec["bins"]}
+        return SplineFlow(prior, body, spec["start"], spec["init"], **shape, **scaling)
+    raise ValueError(f"unknown kind of network {spec['kind']!r}; was the file written by a newer Equipoise?")

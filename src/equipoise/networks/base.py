@@ -1,0 +1,87 @@
+r"""What a network is to the rest of Equipoise: log-ratios for a stack of members.
+
+A network is an architecture without weights; weights travel beside it as a `Stack`. Its log-ratio is evaluated in three
+parts, so that each is done as seldom as possible:
+
+- `encode(theta)`: what is fixed about θ, its coordinates (standardised, or z = Φ⁻¹(F(θ)) for a flow started at the prior) and, for a
+  flow, the offset that turns its density into a ratio. No weights; computed once for a data set.
+- `embed(p, x)`: the features of x. Once per batch, shared by joint, marginal and contrastive pairs.
+- `ratio(p, code, features)`: the log-ratio of pairs.
+
+`log_ratio(p, theta, x)` is the three together.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Network"]
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..priors import Prior
+from .embeddings import Embedding
+from .stacks import Layout, Stack, stack_members
+
+
+class Network(ABC):
+    """An architecture that gives log q(θ|x) - log p(θ) for a stack of members."""
+
+    #: "classifier" or "flow": whether it can be sampled directly.
+    kind: str
+    prior: Prior
+    embedding: Embedding
+
+    @abstractmethod
+    def init_head(self, seed: int) -> dict[str, Tensor]:
+        """The weights of one member, apart from those of the embedding."""
+
+    @abstractmethod
+    def encode(self, theta: Tensor) -> Tensor:
+        """What is fixed about θ: with shape `(*, E)` from `(*, D)`."""
+
+    @abstractmethod
+    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+        """Log-ratios with shape `(M, *S, N)` from codes `(M or 1, *S, N, E)` and features `(M, N, C)`."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """A JSON description of the architecture."""
+
+    def masks(self) -> dict[str, Tensor]:
+        """Zeros where an entry is not trained."""
+        return {}
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of one observation."""
+        return self.embedding.x_shape
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters D."""
+        return self.prior.dim
+
+    def layout(self) -> Layout:
+        """Where each parameter lies in the flat buffer."""
+        head = {name: tuple(w.shape) for name, w in self.init_head(0).items()}
+        fixed = {"x_loc": torch.zeros(()), "x_scale": torch.zeros(())}
+        return Layout({**self.embedding.shapes(), **head}, {**fixed, **self.masks()})
+
+    def init(self, seeds: list[tuple[int, int]], loc: list[Tensor], scale: list[Tensor]) -> Stack:
+        """A stack from, for each member, the seeds of head and embedding and the constants that standardise x."""
+        members = []
+        for (head, body), mean, std in zip(seeds, loc, scale, strict=True):
+            constants = {"x_loc": mean, "x_scale": std}
+            members.append({**constants, **self.embedding.init(body), **self.init_head(head)})
+        return stack_members(members)
+
+    def embed(self, p: Stack, x: Tensor) -> Tensor:
+        """Features with shape `(M, N, C)` from observations with shape `(M or 1, N, *x_shape)`."""
+        return self.embedding(p, x)
+
+    def log_ratio(self, p: Stack, theta: Tensor, x: Tensor) -> Tensor:
+        """Log-ratios `(M, *S, N)` of θ with shape `(*S, N, D)` and x with shape `(N, *x_shape)`, the same for all members."""
+        return self.ratio(p, self.encode(theta).unsqueeze(0), self.embed(p, x.unsqueeze(0)))

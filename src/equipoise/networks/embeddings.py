@@ -1,0 +1,273 @@
+"""Embeddings: from observations to the features that a classifier or a flow reads.
+
+All take observations with shape `(M or 1, N, *x_shape)` (1 where the members look at the same ones) and give features with shape
+`(M, N, C)`. What standardises x, `x_loc` and `x_scale`, belongs to the embedding and is stored with the weights; whole numbers
+(uint8 snapshots, counts) are turned into floats here, so that data can stay small until it is used.
+
+- `Flat`: the numbers as they are, flattened.
+- `Convolutional`: the paper's. A 1×1 convolution to C channels without activation, then L times [3-convolution with padding 1,
+  SELU, max-pooling of 3 with padding 1, of stride 2 on even layers and 1 on odd ones], flattened. One-dimensional for a series
+  (T, channels), two-dimensional for an image (channels, H, W).
+- `Module`: any `nn.Module` of a user's that maps a batch `(N, *x_shape)` to `(N, C)`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Convolutional", "Embedding", "Flat", "Module", "choose_embedding", "embedding_from_spec"]
+
+import copy
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from .stacks import Stack
+
+
+class Embedding(ABC):
+    """What turns observations into features, with parameters under the names `shapes` gives."""
+
+    x_shape: tuple[int, ...]
+
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """The number C of features."""
+
+    @property
+    @abstractmethod
+    def statistics_shape(self) -> tuple[int, ...]:
+        """The shape of `x_loc` and `x_scale`, which broadcasts to `x_shape`."""
+
+    @abstractmethod
+    def init(self, seed: int) -> dict[str, Tensor]:
+        """The weights of one member."""
+
+    @abstractmethod
+    def apply(self, p: Stack, x: Tensor) -> Tensor:
+        """Features with shape `(M, N, C)` from standardised observations with shape `(M or 1, N, *x_shape)`."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """A JSON description."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of everything of one member: the weights and the two constants."""
+        weights = {name: tuple(w.shape) for name, w in self.init(0).items()}
+        return {"x_loc": self.statistics_shape, "x_scale": self.statistics_shape, **weights}
+
+    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+        loc = p["x_loc"]
+        x = x.to(loc.dtype)
+        x = (x - loc.unsqueeze(1)) / p["x_scale"].unsqueeze(1)
+        return self.apply(p, x)
+
+    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and standard deviation that standardise x, with shape `(N, *x_shape)`."""
+        x = x[: 1 << 16].to(torch.float64)
+        shape = (1, *self.statistics_shape)
+        axes = [a for a, size in enumerate(shape) if size == 1 and (a == 0 or x.shape[a] != 1)]
+        mean = x.mean(axes, keepdim=True)
+        std = (x - mean).square().mean(axes, keepdim=True).sqrt()
+        std = torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0)  # a constant feature carries nothing; leave its scale
+        return mean[0], std[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat(Embedding):
+    """Observations as they are, flattened to a vector."""
+
+    x_shape: tuple[int, ...]
+
+    @property
+    def features(self) -> int:
+        return math.prod(self.x_shape)
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        return self.x_shape
+
+    def init(self, seed: int) -> dict[str, Tensor]:
+        return {}
+
+    def apply(self, p: Stack, x: Tensor) -> Tensor:
+        return x.flatten(2)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "flat", "x_shape": list(self.x_shape)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolutional(Embedding):
+    """The paper's convolutional embedding.
+
+    Arguments:
+        x_shape: (T, channels) of a series, or (channels, H, W) of an image.
+        layers: L, the number of convolutions after the first 1×1 one.
+        channels: C, the width of every layer.
+    """
+
+    x_shape: tuple[int, ...]
+    layers: int = 8
+    channels: int = 16
+
+    def __post_init__(self) -> None:
+        if len(self.x_shape) not in (2, 3):
+            raise ValueError(
+                f"a convolutional embedding reads a series (T, channels) or an image (channels, H, W), got {self.x_shape}"
+            )
+
+    @property
+    def dims(self) -> int:
+        """1 for a series, 2 for an image."""
+        return len(self.x_shape) - 1
+
+    @property
+    def inputs(self) -> int:
+        """How many channels come in."""
+        return self.x_shape[-1] if self.dims == 1 else self.x_shape[0]
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        return (1, self.inputs) if self.dims == 1 else (self.inputs, 1, 1)
+
+    @property
+    def features(self) -> int:
+        sides = [self.x_shape[0]] if self.dims == 1 else list(self.x_shape[1:])
+        for layer in range(self.layers):
+            if layer % 2 == 0:
+                sides = [(side - 1) // 2 + 1 for side in sides]
+        return self.channels * math.prod(sides)
+
+    def init(self, seed: int) -> dict[str, Tensor]:
+        conv = nn.Conv1d if self.dims == 1 else nn.Conv2d
+        weights = {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for i in range(self.layers + 1):
+                layer = conv(self.inputs if i == 0 else self.channels, self.channels, 1 if i == 0 else 3)
+                weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"] = layer.weight.detach(), layer.bias.detach()
+        return weights
+
+    def apply(self, p: Stack, x: Tensor) -> Tensor:
+        members, batch = p["conv.0.weight"].shape[0], x.shape[1]
+        if self.dims == 1:
+            x = x.movedim(-1, 2)  # channels before time, as convolutions read them
+        conv, pool = (F.conv1d, F.max_pool1d) if self.dims == 1 else (F.conv2d, F.max_pool2d)
+        x = x.expand(members, *x.shape[1:]).transpose(0, 1).flatten(1, 2)  # members side by side as groups of channels
+        for i in range(self.layers + 1):
+            weight, bias = p[f"conv.{i}.weight"], p[f"conv.{i}.bias"]
+            x = conv(x, weight.flatten(0, 1), bias.flatten(), padding=0 if i == 0 else 1, groups=members)
+            if i > 0:
+                x = pool(F.selu(x), 3, stride=2 if i % 2 == 1 else 1, padding=1)
+        return x.reshape(batch, members, -1).transpose(0, 1)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": "convolutional",
+            "x_shape": list(self.x_shape),
+            "layers": self.layers,
+            "channels": self.channels,
+        }
+
+
+class Module(Embedding):
+    """A user's `nn.Module`, stacked with `vmap` over its parameters.
+
+    Arguments:
+        module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation if the
+            module's layers have `reset_parameters`, and from a copy of the given weights otherwise.
+        x_shape: the shape of one observation.
+    """
+
+    def __init__(self, module: nn.Module, x_shape: tuple[int, ...]) -> None:
+        buffers = [name for name, _ in module.named_buffers()]
+        if buffers:
+            raise ValueError(
+                f"the embedding has buffers ({', '.join(buffers[:3])}…), which training would have to change in place; use layers "
+                "without running statistics (LayerNorm or GroupNorm instead of BatchNorm)"
+            )
+        self.module, self.x_shape = module, tuple(x_shape)
+        with torch.no_grad():
+            parameter = next(module.parameters(), torch.zeros(()))
+            out = module(torch.zeros(2, *self.x_shape, dtype=parameter.dtype, device=parameter.device))
+        if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[0] != 2:
+            shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(f"an embedding maps (N, {', '.join(map(str, self.x_shape))}) to (N, C); for N = 2 it gave {shape}")
+        self._features = out.shape[1]
+
+    @property
+    def features(self) -> int:
+        return self._features
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        return choose_embedding(self.x_shape).statistics_shape
+
+    def init(self, seed: int) -> dict[str, Tensor]:
+        module = copy.deepcopy(self.module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for layer in module.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return {f"module.{name}": w.detach().clone().cpu() for name, w in module.named_parameters()}
+
+    def apply(self, p: Stack, x: Tensor) -> Tensor:
+        weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}
+        members = next(iter(p.values())).shape[0]
+        x = x.expand(members, *x.shape[1:])
+        if not weights:
+            return torch.stack([self.module(row) for row in x])
+
+        def one(w: dict[str, Tensor], row: Tensor) -> Tensor:
+            out: Tensor = functional_call(self.module, w, (row,))
+            return out
+
+        return vmap(one, randomness="different")(weights, x)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "module", "x_shape": list(self.x_shape), "repr": repr(self.module)}
+
+
+def choose_embedding(x_shape: tuple[int, ...]) -> Embedding:
+    """The embedding for a shape: a vector as it is, (T, C) a series, (C, H, W) an image.
+
+    Example:
+        >>> choose_embedding((8,))
+        Flat(x_shape=(8,))
+        >>> choose_embedding((3, 50, 50)).features
+        256
+    """
+    if len(x_shape) <= 1:
+        return Flat(tuple(x_shape))
+    if len(x_shape) in (2, 3):
+        return Convolutional(tuple(x_shape), layers=8, channels=8 if len(x_shape) == 2 else 16)
+    raise ValueError(
+        f"no default embedding for observations of shape {x_shape}: a vector, a series (T, C) or an image (C, H, W) has one. Pass "
+        "embedding=, an nn.Module that maps (N, *x_shape) to (N, C)."
+    )
+
+
+def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -> Embedding:
+    """Rebuild an embedding from its `spec()`; a user's module has to be given again."""
+    x_shape = tuple(spec["x_shape"])
+    match spec["kind"]:
+        case "flat":
+            return Flat(x_shape)
+        case "convolutional":
+            return Convolutional(x_shape, spec["layers"], spec["channels"])
+        case "module":
+            if module is None:
+                raise ValueError(
+                    f"the model was trained with an embedding of your own, {spec['repr'].splitlines()[0]}, whose code is not stored; "
+                    "pass it again: eq.load(path, embedding=…)"
+                )
+            return Module(module, x_shape)
+    raise ValueError(f"unknown kind of embedding {spec['kind']!r}; was the file written by a newer Equipoise?")

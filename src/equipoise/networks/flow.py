@@ -1,0 +1,236 @@
+r"""The neural spline flow, and its three starts.
+
+An autoregressive flow maps coordinates u of θ to base coordinates through T transforms, each a rational-quadratic spline per
+coordinate whose knots come from a masked network of the earlier coordinates and of the features of x; the order of the
+coordinates alternates. Hypernetworks, masks and initialisation are zuko's (`zuko.flows.NSF`); they are walked here by hand, for
+a stack of members, without lazy distributions, so that `torch.compile` sees one graph. A masked weight is set to zero once
+and never trained, instead of being multiplied by its mask in every step.
+
+What the coordinates and the base are is the *start*:
+
+| start | u | base | log q(θ|x) - log p(θ) |
+|---|---|---|---|
+| random | (θ - loc)/scale | N(0, I) | log φ(T(u)) + log\|T'(u)\| - Σ log scale - log p(θ) |
+| prior | Φ⁻¹(F(θ)) | N(0, I) | log φ(T(u)) + log\|T'(u)\| - log φ(u) |
+| prior_base | 10 F(θ) - 5 | U(-5, 5) | log\|T'(u)\| |
+
+The last two are the two schemes of the paper's appendix: with T the identity, q is the prior, and no T can carry mass out of
+the prior's support, because u covers exactly the support. (For a box prior, 10 F(θ) - 5 is the affine map to [-5, 5], the
+domain of the splines.) In the first, everything outside the support is leakage.
+
+Near the identity means that the hypernetworks give zeros. The paper's recipe (`init="scaled"`) sets biases to 0 and divides
+weights by 5; `init="identity"` sets the last layer to zero, which is the identity exactly: log-ratio 0 everywhere, balance 0.
+"""
+
+from __future__ import annotations
+
+__all__ = ["INITS", "STARTS", "SplineFlow"]
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+import zuko
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..priors import Prior
+from .base import Network
+from .embeddings import Embedding
+from .spline import BOUND, spline_forward, spline_inverse
+from .stacks import Stack, dense
+
+STARTS = ("random", "prior", "prior_base")
+INITS = ("standard", "scaled", "identity")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplineFlow(Network):
+    """A neural spline flow q(θ|x).
+
+    Arguments:
+        prior: the prior p(θ).
+        embedding: what turns x into features.
+        start: "random", "prior" or "prior_base" (see the module).
+        init: "standard" (zuko's), "scaled" (the paper's recipe) or "identity".
+        transforms: T, the number of autoregressive transforms.
+        hidden: the widths of each hypernetwork's hidden layers.
+        bins: K, the number of bins of a spline.
+        theta_loc: for the random start, what is subtracted from θ, with shape `(D,)`.
+        theta_scale: for the random start, what θ is then divided by, with shape `(D,)`.
+    """
+
+    prior: Prior
+    embedding: Embedding
+    start: str = "random"
+    init_scheme: str = "standard"
+    transforms: int = 3
+    hidden: tuple[int, ...] = (256,) * 3
+    bins: int = 8
+    theta_loc: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(1))
+    theta_scale: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1))
+
+    kind = "flow"
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise ValueError(f"start is one of {', '.join(STARTS)}, got {self.start!r}")
+        if self.init_scheme not in INITS:
+            raise ValueError(f"init is one of {', '.join(INITS)}, got {self.init_scheme!r}")
+        if self.start != "random" and not self.prior.has_normal_map:
+            raise ValueError(
+                f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has none. Use "
+                "eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or start='random'."
+            )
+
+    @property
+    def can_leak(self) -> bool:
+        """Whether the flow may have mass outside the prior's support."""
+        return self.start == "random"
+
+    # --- weights ---------------------------------------------------------------------------------------------------
+
+    def _zuko(self, seed: int) -> list[list[nn.Module]]:
+        """The linear layers of zuko's hypernetworks, by transform."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            flow = zuko.flows.NSF(
+                self.dim,
+                self.embedding.features,
+                bins=self.bins,
+                transforms=self.transforms,
+                hidden_features=self.hidden,
+                activation=nn.SELU,
+            )
+        return [[m for m in t.hyper if hasattr(m, "weight")] for t in flow.transform.transforms]
+
+    def init_head(self, seed: int) -> dict[str, Tensor]:
+        weights = {}
+        for t, layers in enumerate(self._zuko(seed)):
+            for i, layer in enumerate(layers):
+                weight, bias = layer.weight.detach(), layer.bias.detach()
+                if hasattr(layer, "mask"):
+                    weight = weight * layer.mask
+                if self.init_scheme == "scaled":
+                    weight, bias = weight / 5, torch.zeros_like(bias)
+                elif self.init_scheme == "identity" and i == len(layers) - 1:
+                    weight, bias = torch.zeros_like(weight), torch.zeros_like(bias)
+                weights[f"flow.{t}.{i}.weight"], weights[f"flow.{t}.{i}.bias"] = weight, bias
+        return weights
+
+    def masks(self) -> dict[str, Tensor]:
+        return {
+            f"flow.{t}.{i}.weight": layer.mask
+            for t, layers in enumerate(self._zuko(0))
+            for i, layer in enumerate(layers)
+            if hasattr(layer, "mask")
+        }
+
+    # --- densities -------------------------------------------------------------------------------------------------
+
+    def encode(self, theta: Tensor) -> Tensor:
+        """The coordinates u and, last, what to add to log base(T(u)) + log|T'(u)| to get the log-ratio."""
+        if self.start == "prior":
+            u = self.prior.to_normal(theta).to(theta.dtype)
+            offset = -_log_normal(u)
+        elif self.start == "prior_base":
+            u = BOUND * (2 * self.prior.to_uniform(theta).to(theta.dtype) - 1)
+            offset = torch.zeros_like(u[..., 0])
+        else:
+            scale = self.theta_scale.to(theta)
+            u = (theta - self.theta_loc.to(theta)) / scale
+            log_prior = self.prior.log_prob(theta).to(theta)
+            # Outside the support the ratio is not defined; callers who may ask there look at the support first.
+            log_prior = torch.where(log_prior.isfinite(), log_prior, 0.0)
+            offset = -scale.log().expand(self.dim).sum() - log_prior
+        return torch.cat([u, offset.unsqueeze(-1)], dim=-1)
+
+    def decode(self, u: Tensor) -> Tensor:
+        """θ from its coordinates: the inverse of `encode`'s first part."""
+        if self.start == "prior":
+            return self.prior.from_normal(u)
+        if self.start == "prior_base":
+            return self.prior.from_uniform((u / BOUND + 1) / 2)
+        return u * self.theta_scale.to(u) + self.theta_loc.to(u)
+
+    def _log_base(self, v: Tensor) -> Tensor:
+        if self.start == "prior_base":
+            return v.new_zeros(v.shape[:-1])
+        return _log_normal(v)
+
+    def _shared(self, p: Stack, features: Tensor) -> list[tuple[Tensor | None, Tensor]]:
+        """For each transform, the first layer's weights of u and its pre-activation from the features of x."""
+        parts: list[tuple[Tensor | None, Tensor]] = []
+        for t in range(self.transforms):
+            weight, bias = p[f"flow.{t}.0.weight"], p[f"flow.{t}.0.bias"]
+            if self.dim == 1:  # one coordinate has no earlier one: its hypernetwork reads x alone
+                parts.append((None, dense(features, weight, bias)))
+            else:
+                w_u, w_x = weight.split([self.dim, self.embedding.features], dim=2)
+                parts.append((w_u, dense(features, w_x, bias)))
+        return parts
+
+    def _knots(self, p: Stack, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
+        """The unconstrained knots of transform t, with shape `(M, *S, N, D, 3K - 1)`, at u with shape `(M, *S, N, D)`."""
+        w_u, from_x = shared
+        h = from_x.view(from_x.shape[0], *[1] * (u.ndim - 3), *from_x.shape[1:])
+        if w_u is not None:
+            h = h + dense(u, w_u)
+        for i in range(1, len(self.hidden) + 1):
+            h = dense(F.selu(h), p[f"flow.{t}.{i}.weight"], p[f"flow.{t}.{i}.bias"])
+        return h.unflatten(-1, (self.dim, 3 * self.bins - 1))
+
+    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+        u, offset = code[..., : self.dim], code[..., self.dim]
+        u = u.expand(features.shape[0], *u.shape[1:])
+        for t, shared in enumerate(self._shared(p, features)):
+            u, log_slope = spline_forward(u, self._knots(p, t, u, shared), self.bins)
+            offset = offset + log_slope.sum(-1)
+        return offset + self._log_base(u)
+
+    def sample(self, p: Stack, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """θ and its log-ratio from base noise.
+
+        Arguments:
+            p: the weights.
+            features: of x, with shape `(M, N, C)`.
+            noise: from `base_noise`, with shape `(M, *S, N, D)`.
+
+        Returns:
+            θ with shape `(M, *S, N, D)` and log q(θ|x) - log p(θ) with shape `(M, *S, N)`; for a flow that can leak the ratio is
+            taken as if log p were 0 outside the support.
+        """
+        v, log_slopes = noise, noise.new_zeros(noise.shape[:-1])
+        for t, shared in reversed(list(enumerate(self._shared(p, features)))):
+            u = torch.zeros_like(v)
+            for _ in range(self.dim):  # each pass settles one more coordinate in the transform's order
+                u, log_slope = spline_inverse(v, self._knots(p, t, u, shared), self.bins)
+            v, log_slopes = u, log_slopes + log_slope.sum(-1)
+        theta = self.decode(v)
+        return theta, self._log_base(noise) + log_slopes + self.encode(theta)[..., self.dim]
+
+    def base_noise(self, uniform: Tensor) -> Tensor:
+        """Draws of the base distribution from draws of U(0, 1)^D."""
+        if self.start == "prior_base":
+            return BOUND * (2 * uniform - 1)
+        tiny = torch.finfo(uniform.dtype).eps / 2
+        return torch.special.ndtri(uniform.clamp(tiny, 1 - tiny))
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": "flow",
+            "start": self.start,
+            "init": self.init_scheme,
+            "transforms": self.transforms,
+            "hidden": list(self.hidden),
+            "bins": self.bins,
+            "theta_loc": self.theta_loc.tolist(),
+            "theta_scale": self.theta_scale.tolist(),
+            "embedding": self.embedding.spec(),
+        }
+
+
+def _log_normal(z: Tensor) -> Tensor:
+    """log φ(z) of a standard normal vector with shape `(*, D)`; shape `(*,)`."""
+    return -0.5 * z.square().sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)

@@ -1,0 +1,71 @@
+"""Stacks: parameters with a leading member axis, in one flat buffer.
+
+A stack of M networks of one shape is a dictionary of tensors with shape `(M, *shape)`. Training keeps it as one buffer with
+shape `(M, P)`, so that an optimiser step is a handful of element-wise operations over everything, with a learning rate a
+row. `Layout` says where each parameter lies in a row. Views are cut with one `split`, whose gradient is one concatenation;
+cutting with slices would make the gradient of each view as large as the whole buffer.
+
+Some entries are not trained: the constants that standardise x, and weights that an autoregressive mask holds at zero. They
+lie in the same buffer, and `Layout.trainable` is 0 there.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Layout", "Stack", "dense", "stack_members"]
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+#: The parameters of M networks: name -> tensor with shape `(M, *shape)`.
+Stack = dict[str, Tensor]
+
+
+class Layout:
+    """Where each named parameter lies in a row of the flat buffer.
+
+    Arguments:
+        shapes: the shape of each parameter of one member.
+        masks: for parameters that are not trained everywhere, a tensor of zeros and ones that broadcasts to the shape.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], masks: Mapping[str, Tensor] | None = None) -> None:
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.size = sum(self.sizes)
+        masks = masks or {}
+        ones = [masks.get(n, torch.ones(())).to(torch.float32).expand(s).reshape(-1) for n, s in self.shapes.items()]
+        self.trainable = torch.cat(ones) if ones else torch.ones(0)
+
+    def cut(self, flat: Tensor) -> Stack:
+        """The parameters in a buffer with shape `(M, P)`, as views."""
+        members = flat.shape[0]
+        parts = flat.split(self.sizes, dim=1)
+        return {n: p.view(members, *s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+
+    def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
+        """The buffer with shape `(M, P)` from parameters with shape `(M, *shape)`."""
+        return torch.cat([stack[name].reshape(stack[name].shape[0], -1) for name in self.shapes], dim=1)
+
+
+def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
+    """A stack from the parameters of each member."""
+    return {name: torch.stack([m[name] for m in members]) for name in members[0]}
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer for each member.
+
+    Arguments:
+        x: inputs with shape `(M, *, I)`.
+        weight: with shape `(M, O, I)`.
+        bias: with shape `(M, O)`.
+
+    Returns:
+        Outputs with shape `(M, *, O)`.
+    """
+    rows = x.flatten(1, -2)
+    out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    return out.unflatten(1, x.shape[1:-1])

@@ -1,0 +1,88 @@
+"""A user's own network: anything with `log_ratio(theta, x)`.
+
+Balancing a new kind of model means giving it `log_ratio`, nothing else. An `nn.Module` is stacked with `vmap` over its
+parameters, where its operations allow it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["UserNetwork"]
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from ..priors import Prior
+from .base import Network
+from .embeddings import Flat
+from .stacks import Stack
+
+
+class _Call(nn.Module):
+    """Makes `log_ratio` the forward of a module, which is what `functional_call` calls."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        out: Tensor = self.network.log_ratio(theta, x)  # type: ignore[operator]
+        return out
+
+
+class UserNetwork(Network):
+    """An `nn.Module` with a method `log_ratio(theta, x)`: `(N, D)` and `(N, *x_shape)` to `(N,)`.
+
+    Its log-ratio is used as a classifier's is: normalised over the prior for densities and samples.
+    """
+
+    kind = "classifier"
+
+    def __init__(self, network: nn.Module, prior: Prior, x_shape: tuple[int, ...]) -> None:
+        if not isinstance(network, nn.Module) or not callable(getattr(network, "log_ratio", None)):
+            raise TypeError(
+                f"network should be a torch.nn.Module with a method log_ratio(theta, x) -> (N,), got {type(network).__name__}"
+            )
+        self.network, self.prior, self.embedding = network, prior, Flat(tuple(x_shape))
+        self._call = _Call(network)
+        with torch.no_grad():
+            theta = prior.sample((2,)).to("cpu")
+            parameter = next(network.parameters(), theta)
+            out = network.log_ratio(theta.to(parameter), torch.zeros(2, *x_shape).to(parameter))
+        if tuple(out.shape) != (2,):
+            raise ValueError(f"log_ratio of 2 pairs should have shape (2,), got {tuple(out.shape)}")
+
+    def init_head(self, seed: int) -> dict[str, Tensor]:
+        network = copy.deepcopy(self._call)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for layer in network.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return {f"user.{name}": w.detach().clone().cpu() for name, w in network.named_parameters()}
+
+    def encode(self, theta: Tensor) -> Tensor:
+        return theta
+
+    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+        weights = {name[len("user.") :]: w for name, w in p.items() if name.startswith("user.")}
+        members, count = features.shape[:2]
+        x = features.unflatten(-1, self.x_shape)
+        rolls = code.shape[1:-2]
+        code = code.expand(members, *code.shape[1:]).reshape(members, -1, self.dim)
+        x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
+
+        def one(w: dict[str, Tensor], theta: Tensor, row: Tensor) -> Tensor:
+            out: Tensor = functional_call(self._call, w, (theta, row))
+            return out
+
+        out = vmap(one, randomness="different")(weights, code, x)
+        return out.view(members, *rolls, count)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "user", "repr": repr(self.network), "embedding": self.embedding.spec()}
