@@ -1,0 +1,25 @@
+"""Simulating, storing and reading pairs (θ, x).
+
+- `simulate`: draw from a prior and simulate, in one process or several.
+- `Simulations`: the pairs, in memory or on disk.
+- `Store`: a directory of simulations that survives being killed, and grows.
+- `read_simulations`: pairs that were simulated elsewhere.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorruptBlockError",
+    "InvalidSimulationsWarning",
+    "SimulationError",
+    "Simulations",
+    "Store",
+    "read_simulations",
+    "simulate",
+]
+
+from .blocks import CorruptBlockError
+from .pairs import InvalidSimulationsWarning, Simulations
+from .readers import read_simulations
+from .simulating import SimulationError, simulate
+from .store import Store

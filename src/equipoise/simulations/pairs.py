@@ -1,0 +1,350 @@
+"""Pairs (θ, x), in memory or on disk, behind one class.
+
+`Simulations` behaves the same whether `x` is a tensor or lies in files: `pairs[index]` gives tensors,
+`pairs.batches()` visits everything in random order. What lies in files is read through a `Column`, which keeps the
+blocks it read last.
+
+**Random order beyond memory.** Rows that are read one by one from all over a disk are slow. `batches` therefore
+shuffles the blocks, takes as many of them as fit a window, and shuffles the rows of the window together; the last
+incomplete batch of a window is completed from the next one. Each row comes exactly once an epoch. If everything fits
+the window, this is a uniform permutation; otherwise a batch mixes the rows of the blocks in one window, and the
+blocks of a window change with the seed.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Column", "InvalidSimulationsWarning", "Segment", "Simulations", "column", "without_invalid"]
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import randomness
+
+from .blocks import STORAGES, compact, write_whole
+
+#: Bytes of decoded blocks that a column keeps, and of one window of `batches`.
+CACHE_BYTES = 1 << 28
+#: A memory map holds a file open, and systems allow about a thousand open files.
+CACHE_FILES = 256
+
+
+class InvalidSimulationsWarning(UserWarning):
+    """Some simulations have NaN or infinite values and were left out."""
+
+
+def column(x: Any) -> Column:
+    """A column over an array or tensor that is already there."""
+    array = x.numpy() if isinstance(x, Tensor) else x
+    return Column([Segment(len(array), functools.partial(np.asanyarray, array))], array.shape[1:])
+
+
+def without_invalid(
+    theta: Tensor, x: Tensor | Column, invalid: np.ndarray, on_invalid: str, *, storage: str = "float32", what: str
+) -> Simulations:
+    """The pairs (θ, x), with what `on_invalid` says done to the rows listed in `invalid`."""
+    check_on_invalid(on_invalid)
+    count, total = len(invalid), len(theta)
+    rows = np.arange(total)
+    if count and on_invalid == "raise":
+        first = int(invalid[0])
+        raise ValueError(
+            f"{count} of {total} {what} have NaN or infinite values; the first is row {first} at theta = "
+            f"{theta[first].tolist()}. Mend them, or pass on_invalid='drop' to leave them out."
+        )
+    if count and on_invalid == "drop":
+        if count == total:
+            raise ValueError(f"all {total} {what} have NaN or infinite values; nothing is left to learn from")
+        warnings.warn(
+            f"{count} of {total} {what} ({count / total:.2%}) have NaN or infinite values and were left out. "
+            "What is learnt from the rest is conditional on a simulation being valid; `.invalid_theta` shows "
+            "where they fail.",
+            InvalidSimulationsWarning,
+            stacklevel=3,
+        )
+        rows = np.setdiff1d(rows, invalid, assume_unique=True)
+    if isinstance(x, Column):
+        return Simulations._of(theta[rows], x, rows, storage, theta[invalid])
+    pairs = (
+        Simulations(theta, x, storage=storage)
+        if len(rows) == total
+        else Simulations(theta[rows], x[rows], storage=storage)
+    )
+    pairs.invalid_theta = theta[invalid]
+    return pairs
+
+
+def check_on_invalid(on_invalid: str) -> None:
+    if on_invalid not in ("drop", "raise", "keep"):
+        raise ValueError(f"on_invalid should be 'drop', 'raise' or 'keep', got {on_invalid!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rows that are loaded together: one block, one file, or a piece of a long file."""
+
+    rows: int
+    load: Callable[[], np.ndarray]
+
+
+class Column:
+    """Rows of one quantity in consecutive segments, each loaded when it is needed.
+
+    Arguments:
+        segments: the pieces, in order.
+        shape: the shape of one row.
+    """
+
+    def __init__(self, segments: Sequence[Segment], shape: Sequence[int]) -> None:
+        self.segments, self.shape = list(segments), tuple(int(k) for k in shape)
+        self.starts = np.concatenate([[0], np.cumsum([s.rows for s in self.segments])]).astype(np.int64)
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:  # workers of a data loader open the files themselves
+        return {**self.__dict__, "_cache": OrderedDict()}
+
+    def segment_of(self, rows: np.ndarray) -> np.ndarray:
+        """The number of the segment that holds each row."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def take(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """The given rows, in the given order, with shape `(len(rows), *shape)`."""
+        out = np.empty((len(rows), *self.shape), dtype)
+        for number, places in _groups(self.segment_of(rows)):
+            out[places] = self._segment(number)[rows[places] - self.starts[number]]
+        return out
+
+    def pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """The given rows, which must be sorted, segment by segment and in the dtype they are kept in."""
+        for number, places in _groups(self.segment_of(rows)):
+            yield self._segment(number)[rows[places] - self.starts[number]]
+
+    def _segment(self, number: int) -> np.ndarray:
+        if number in self._cache:
+            self._cache.move_to_end(number)
+            return self._cache[number]
+        array = self._cache[number] = self.segments[number].load()
+        while len(self._cache) > 1 and (len(self._cache) > CACHE_FILES or self._cached_bytes() > CACHE_BYTES):
+            self._cache.popitem(last=False)
+        return array
+
+    def _cached_bytes(self) -> int:
+        return sum(0 if isinstance(a, np.memmap) else a.nbytes for a in self._cache.values())
+
+
+class Simulations:
+    """Pairs of parameters and simulations.
+
+    `pairs.theta` has shape `(n, D)` and `pairs.x` shape `(n, *x_shape)`, both float32. `theta, x = pairs` unpacks them.
+    Where x lies on disk, `.x` reads all of it; for a set larger than memory use `pairs[index]` or `pairs.batches()`.
+
+    Arguments:
+        theta: parameters, with shape `(n, D)`.
+        x: simulations, with shape `(n, *x_shape)`.
+        storage: `"bits"` if x has only the values 0 and 1, `"integers"` if it has only whole numbers: see `compact`.
+
+    Example:
+        >>> pairs = Simulations(torch.zeros(10, 2), torch.ones(10, 5))
+        >>> theta, x = pairs[torch.tensor([3, 1])]
+        >>> theta.shape, x.shape
+        (torch.Size([2, 2]), torch.Size([2, 5]))
+    """
+
+    #: Parameters, with shape `(n, D)`.
+    theta: Tensor
+    #: What x is made of: `"float32"`, `"bits"` or `"integers"`.
+    storage: str
+    #: The parameters whose simulation had NaN or infinite values, with shape `(n_invalid, D)`.
+    invalid_theta: Tensor
+
+    def __init__(self, theta: Any, x: Any, *, storage: str = "float32") -> None:
+        theta, x = (torch.as_tensor(v).detach().to("cpu", torch.float32) for v in (theta, x))
+        if theta.ndim != 2 or x.ndim < 2:
+            raise ValueError(
+                f"theta should have shape (n, D) and x shape (n, *x_shape), got {tuple(theta.shape)} and "
+                f"{tuple(x.shape)}"
+            )
+        if len(theta) != len(x):
+            raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they must come in pairs")
+        if storage not in STORAGES:
+            raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
+        self._fill(theta, column(x), np.arange(len(x)), storage, theta[:0], x)
+
+    @classmethod
+    def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str, invalid_theta: Tensor) -> Simulations:
+        self = cls.__new__(cls)
+        self._fill(theta, x, rows, storage, invalid_theta)
+        return self
+
+    def _fill(
+        self,
+        theta: Tensor,
+        x: Column,
+        rows: np.ndarray,
+        storage: str,
+        invalid_theta: Tensor,
+        loaded: Tensor | None = None,
+    ) -> None:
+        self.theta, self._column, self._rows, self.storage = theta, x, rows, storage
+        self.invalid_theta, self._x = invalid_theta, loaded
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.theta
+        yield self.x
+
+    def __repr__(self) -> str:
+        invalid = f", {self.n_invalid} invalid" if self.n_invalid else ""
+        return f"Simulations({len(self)} pairs, theta {tuple(self.theta.shape[1:])}, x {self.x_shape}{invalid})"
+
+    @property
+    def x(self) -> Tensor:
+        """All simulations, with shape `(n, *x_shape)`; read once if they lie on disk."""
+        if self._x is None:
+            self._x = torch.from_numpy(self._column.take(self._rows))
+        return self._x
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of one simulation."""
+        return self._column.shape
+
+    @property
+    def n_invalid(self) -> int:
+        """How many simulations have NaN or infinite values. They are left out unless `on_invalid="keep"`."""
+        return len(self.invalid_theta)
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, Tensor]:
+        """(θ, x) of one row (an integer), or of several (a slice, a list, an integer or boolean tensor)."""
+        if isinstance(index, int | np.integer):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"row {index} of {len(self)}")
+            theta, x = self[[int(index)]]
+            return theta[0], x[0]
+        places = np.arange(len(self))[index.cpu().numpy() if isinstance(index, Tensor) else index]
+        theta = self.theta[torch.from_numpy(places)]
+        if self._x is not None:
+            return theta, self._x[torch.from_numpy(places)]
+        return theta, torch.from_numpy(self._column.take(self._rows[places]))
+
+    def compact(self) -> Tensor:
+        """All x in the smallest dtype that holds them: uint8 for bits, uint8, int16 or int32 for counts, else float32.
+
+        A set of images that is kept on a GPU in bytes takes a quarter of the room; `.float()` on a batch gives back
+        `x`.
+        """
+        if self.storage == "float32":
+            return self.x
+        pieces = [compact(np.asarray(p, dtype=np.float32), self.storage) for p in self._column.pieces(self._rows)]
+        dtype = np.result_type(*pieces) if pieces else np.float32
+        out = np.empty((len(self), *self.x_shape), dtype)
+        start = 0
+        for piece in pieces:
+            out[start : start + len(piece)] = piece
+            start += len(piece)
+        return torch.from_numpy(out)
+
+    def split(self, *sizes: int) -> tuple[Simulations, ...]:
+        """Consecutive parts of the given sizes. Rows are independent draws already, so none are shuffled.
+
+        Example:
+            >>> train, test = Simulations(torch.zeros(10, 2), torch.ones(10, 5)).split(8, 2)
+            >>> len(train), len(test)
+            (8, 2)
+        """
+        if any(size < 0 for size in sizes) or sum(sizes) > len(self):
+            raise ValueError(f"cannot take parts of sizes {sizes} from {len(self)} pairs")
+        ends = np.cumsum(sizes)
+        return tuple(self._part(slice(int(end) - size, int(end))) for size, end in zip(sizes, ends, strict=True))
+
+    def _part(self, which: slice) -> Simulations:
+        part = Simulations._of(self.theta[which], self._column, self._rows[which], self.storage, self.theta[:0])
+        part._x = None if self._x is None else self._x[which]
+        return part
+
+    def batches(
+        self, batch_size: int = 256, *, seed: int | None = 0, window: int | None = None, drop_last: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches (θ, x) that together visit every pair once.
+
+        Arguments:
+            batch_size: pairs a batch.
+            seed: of the order; give another one each epoch. None reads in the order of the rows.
+            window: how many pairs are shuffled together, at least; by default as many as fit 256 MB.
+            drop_last: whether a last batch that is smaller is left out.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size should be at least 1, got {batch_size}")
+        theta, x = self[:0]  # what is left of the last window, kept as rows so that its blocks are not read again
+        for places in self._windows(seed, window):
+            start = 0
+            while start < len(places):
+                stop = start + batch_size - len(theta)
+                more = self[places[start:stop]]
+                theta, x = more if not len(theta) else (torch.cat([theta, more[0]]), torch.cat([x, more[1]]))
+                start = stop
+                if len(theta) == batch_size:
+                    yield theta, x
+                    theta, x = theta[:0], x[:0]
+        if len(theta) and not drop_last:
+            yield theta, x
+
+    def _windows(self, seed: int | None, window: int | None) -> Iterator[np.ndarray]:
+        """Places in this set, one array a window, in the order in which they are to be visited."""
+        if seed is None:
+            yield np.arange(len(self))
+            return
+        rng = np.random.default_rng(randomness.sequence(seed, "simulations", "order"))
+        if self._x is not None:
+            yield rng.permutation(len(self))
+            return
+        row_bytes = 4 * int(np.prod(self.x_shape, dtype=np.int64))
+        window = max(1, CACHE_BYTES // row_bytes) if window is None else window
+        groups = [places for _, places in _groups(self._column.segment_of(self._rows))]
+        gathered: list[np.ndarray] = []
+        for number in rng.permutation(len(groups)):
+            gathered.append(groups[number])
+            if sum(map(len, gathered)) >= window:
+                yield rng.permutation(np.concatenate(gathered))
+                gathered = []
+        if gathered:
+            yield rng.permutation(np.concatenate(gathered))
+
+    def save(self, path: str | Path) -> None:
+        """Write one HDF5 file with the keys `theta` and `x`, which `read_simulations`, h5py and lampe read."""
+        import h5py
+
+        def write(temporary: Path) -> None:
+            with h5py.File(temporary, "w", locking=False) as file:
+                file.create_dataset("theta", data=self.theta.numpy())
+                data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
+                start = 0
+                for piece in self._column.pieces(self._rows):
+                    data[start : start + len(piece)] = piece
+                    start += len(piece)
+
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, write)
+
+
+def _groups(labels: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(label, the places where it stands) for each label that occurs, in ascending order."""
+    if not len(labels):
+        return
+    order = np.argsort(labels, kind="stable")
+    values, starts = np.unique(labels[order], return_index=True)
+    yield from zip(values.tolist(), np.split(order, starts[1:]), strict=True)

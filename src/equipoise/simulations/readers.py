@@ -1,0 +1,295 @@
+"""Pairs that were simulated elsewhere: NumPy, HDF5, CSV and Parquet files.
+
+What can be read piece by piece stays on disk until it is asked for: HDF5 files (lampe's among them) and `.npy` files.
+The others are read whole.
+"""
+
+from __future__ import annotations
+
+__all__ = ["read_simulations"]
+
+import functools
+import warnings
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from .blocks import load_x
+from .pairs import Column, Segment, Simulations, check_on_invalid, without_invalid
+from .store import Store
+
+#: Names under which the two arrays are found in the wild, the usual one first.
+THETA_NAMES = ("theta", "thetas", "parameters", "params")
+X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
+#: About how many bytes of a file are read at once.
+PIECE_BYTES = 1 << 25
+
+
+def read_simulations(
+    path: str | Path,
+    x_path: str | Path | None = None,
+    *,
+    theta_key: str | None = None,
+    x_key: str | None = None,
+    theta_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    x_shape: Sequence[int] | None = None,
+    n: int | None = None,
+    on_invalid: str = "drop",
+) -> Simulations:
+    """Read pairs (θ, x) from disk.
+
+    - a directory: a store made by `simulate`; or HDF5 files, taken in the order of their names; or `theta.npy` and
+      `x.npy`;
+    - `.h5`, `.hdf5`: the keys `theta` and `x`, as lampe writes them;
+    - `.npz`: the keys `theta` and `x`;
+    - `.npy`: two files, `read_simulations("theta.npy", "x.npy")`;
+    - `.csv`, `.parquet`: named columns (needs pandas). By default those named theta, theta_0, theta_1, … and x, x_0, ….
+
+    Arguments:
+        path: the file or directory.
+        x_path: the file of x where θ and x lie in two `.npy` files.
+        theta_key: the key of θ in an `.npz` or HDF5 file.
+        x_key: the key of x.
+        theta_columns: the columns of a table that are parameters.
+        x_columns: the columns of a table that are data.
+        x_shape: the shape of one x, to which each row is reshaped.
+        n: how many rows to read; all by default.
+        on_invalid: what to do with rows that have NaN or infinite values in θ or x: `"drop"`, `"raise"` or `"keep"`.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "pairs.npz"
+        >>> np.savez(file, theta=np.zeros((10, 2)), x=np.ones((10, 5)))
+        >>> read_simulations(file)
+        Simulations(10 pairs, theta (2,), x (5,))
+    """
+    check_on_invalid(on_invalid)
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or directory {path}")
+    if path.is_dir() and (path / "manifest.json").exists():
+        return Store(path).read(n, on_invalid=on_invalid)
+    suffix = path.suffix.lower()
+    if x_path is not None and suffix != ".npy":
+        raise ValueError(f"x_path is for pairs of .npy files; {path} holds both theta and x")
+    if path.is_dir():
+        theta, x = _directory(path, theta_key, x_key)
+    elif suffix in (".h5", ".hdf5", ".hdf", ".he5"):
+        theta, x = _hdf5([path], theta_key, x_key)
+    elif suffix == ".npz":
+        theta, x = _npz(path, theta_key, x_key)
+    elif suffix == ".npy":
+        theta, x = _npy_pair(path, x_path)
+    elif suffix in (".csv", ".parquet", ".pq"):
+        theta, x = _table(path, theta_columns, x_columns)
+    else:
+        raise ValueError(
+            f"cannot tell what {path} is from its name; known are directories, .h5, .hdf5, .npz, .npy, .csv and "
+            ".parquet"
+        )
+    return _pairs(path, theta, x, x_shape, n, on_invalid)
+
+
+def _pairs(
+    path: Path, theta: np.ndarray, x: Column, x_shape: Sequence[int] | None, n: int | None, on_invalid: str
+) -> Simulations:
+    """Check what was read, and find the invalid rows."""
+    theta = _numbers(theta, "theta", path)
+    theta = theta[:, None] if theta.ndim == 1 else theta
+    if theta.ndim != 2:
+        raise ValueError(f"theta in {path} has shape {theta.shape}; it should be (rows, parameters)")
+    if len(theta) != len(x):
+        raise ValueError(f"theta in {path} has {len(theta)} rows and x has {len(x)}; they must come in pairs")
+    if not len(theta):
+        raise ValueError(f"{path} has no rows")
+    x = _reshaped(x, path, x_shape)
+    if n is not None:
+        if not 1 <= n <= len(theta):
+            raise ValueError(f"{path} has {len(theta)} rows, {n} were asked for")
+        theta = theta[:n]
+    invalid = ~np.isfinite(theta).all(1)
+    start = 0
+    for piece in x.pieces(np.arange(len(theta))):
+        invalid[start : start + len(piece)] |= ~np.isfinite(piece.reshape(len(piece), -1)).all(1)
+        start += len(piece)
+    return without_invalid(torch.from_numpy(theta), x, np.flatnonzero(invalid), on_invalid, what=f"rows of {path}")
+
+
+def _reshaped(x: Column, path: Path, x_shape: Sequence[int] | None) -> Column:
+    """Each row of x in the shape that was asked for, as float32; scalars become vectors of one."""
+    shape = tuple(x_shape) if x_shape is not None else x.shape or (1,)
+    if np.prod(shape, dtype=np.int64) != np.prod(x.shape, dtype=np.int64):
+        raise ValueError(f"each x in {path} has shape {x.shape} and cannot be reshaped to {shape}")
+    segments = [Segment(s.rows, functools.partial(_load_reshaped, s, shape, path)) for s in x.segments]
+    return Column(segments, shape)
+
+
+def _load_reshaped(segment: Segment, shape: tuple[int, ...], path: Path) -> np.ndarray:
+    return _numbers(segment.load(), "x", path).reshape(segment.rows, *shape)
+
+
+def _numbers(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """float32, as a view where it is already; values beyond float32 become infinite and count as invalid."""
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} in {path} has dtype {array.dtype}; it should be numbers")
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
+
+
+def _directory(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".h5", ".hdf5") and not p.name.startswith("."))
+    if files:
+        return _hdf5(files, theta_key, x_key)
+    if (path / "theta.npy").exists() and (path / "x.npy").exists():
+        return _npy_pair(path / "theta.npy", path / "x.npy")
+    there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+    raise ValueError(f"{path} has neither manifest.json, nor HDF5 files, nor theta.npy and x.npy; there is {there}")
+
+
+def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
+    thetas, segments, shapes = [], [], []
+    for path in paths:
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                keys = [k for k, v in file.items() if isinstance(v, h5py.Dataset)]
+                theta_name, x_name = _keys(path, keys, theta_key, x_key)
+                thetas.append(np.asarray(file[theta_name][()]))
+                data = file[x_name]
+                if data.ndim == 0 or thetas[-1].ndim == 0:
+                    raise ValueError(f"theta and x in {path} should have rows; one of them is a single number")
+                rows, shape = len(data), tuple(data.shape[1:])
+                row_bytes = max(1, data.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+        except OSError as error:
+            raise ValueError(f"{path} is not an HDF5 file, or is truncated ({str(error).splitlines()[0]})") from error
+        if len(thetas[-1]) != rows:
+            raise ValueError(f"theta in {path} has {len(thetas[-1])} rows and x has {rows}; they must come in pairs")
+        shapes.append(shape)
+        step = max(1, PIECE_BYTES // row_bytes)
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            segments.append(Segment(stop - start, functools.partial(load_x, path, x_name, start, stop)))
+    for path, theta, shape in zip(paths, thetas, shapes, strict=True):
+        if shape != shapes[0] or theta.shape[1:] != thetas[0].shape[1:]:
+            raise ValueError(
+                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} a row, but {paths[0]} has "
+                f"{thetas[0].shape[1:]} and {shapes[0]}"
+            )
+    return np.concatenate(thetas), Column(segments, shapes[0])
+
+
+def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            theta_name, x_name = _keys(path, file.files, theta_key, x_key)
+            theta, x = (_unpickled(file, key, path) for key in (theta_name, x_name))
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise ValueError(f"{path} is not an .npz file, or is truncated ({error})") from error
+    return theta, _array_column(x, path)
+
+
+def _npy_pair(path: Path, x_path: str | Path | None) -> tuple[np.ndarray, Column]:
+    if x_path is None:
+        raise ValueError(f"{path} holds one array; give the file of x too: read_simulations('theta.npy', 'x.npy')")
+    x_path = Path(x_path)
+    if not x_path.exists():
+        raise FileNotFoundError(f"there is no file {x_path}")
+    arrays = []
+    for file in (path, x_path):
+        try:
+            arrays.append(np.load(file, mmap_mode="r", allow_pickle=False))
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"{file} cannot be read as an array of numbers: {error}") from error
+    return np.array(arrays[0]), _array_column(arrays[1], x_path)
+
+
+def _unpickled(file: Any, key: str, path: Path) -> np.ndarray:
+    try:
+        return np.asarray(file[key])
+    except ValueError as error:
+        raise ValueError(f"{key!r} in {path} holds Python objects, not an array of numbers") from error
+
+
+def _array_column(array: np.ndarray, path: Path) -> Column:
+    if array.ndim == 0:
+        raise ValueError(f"x in {path} is a single number; it should have one row a simulation")
+    step = max(1, PIECE_BYTES * len(array) // max(1, array.nbytes))
+    pieces = [array[start : start + step] for start in range(0, len(array), step)]
+    return Column([Segment(len(p), functools.partial(np.asanyarray, p)) for p in pieces], array.shape[1:])
+
+
+def _table(
+    path: Path, theta_columns: Sequence[str] | None, x_columns: Sequence[str] | None
+) -> tuple[np.ndarray, Column]:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(f"reading {path.name} needs pandas: pip install 'equipoise[tables]'") from error
+    try:
+        frame = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
+    except pandas.errors.EmptyDataError as error:
+        raise ValueError(f"{path} is empty") from error
+    except (pandas.errors.ParserError, UnicodeDecodeError, OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    names = [str(c) for c in frame.columns]
+    frame.columns = names
+    theta_columns = _columns(path, names, theta_columns, "theta")
+    x_columns = _columns(path, names, x_columns, "x")
+    if both := set(theta_columns) & set(x_columns):
+        raise ValueError(f"{', '.join(sorted(both))} of {path} cannot be both parameters and data")
+    for name in (*theta_columns, *x_columns):
+        if frame[name].dtype.kind not in "fiub":
+            example = next(iter(frame[name].dropna()), None)
+            raise ValueError(f"column {name!r} of {path} is not numbers (it has {example!r})")
+    theta, x = (frame[list(c)].to_numpy(np.float64) for c in (theta_columns, x_columns))
+    return theta, _array_column(x, path)
+
+
+def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: str) -> list[str]:
+    if wanted is None:
+        found = [c for c in names if c == what or c.startswith(f"{what}_")]
+        if not found:
+            raise ValueError(
+                f"no column of {path} is called {what} or {what}_…; there are {_listed(names)}. Say which with "
+                f"{what}_columns=[…]."
+            )
+        return found
+    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+    missing = [c for c in wanted if c not in names]
+    if missing or not wanted:
+        raise ValueError(f"{path} has no column {_listed(missing)}; there are {_listed(names)}")
+    return wanted
+
+
+def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | None) -> tuple[str, str]:
+    """The names of θ and x in a file. Unusual names are accepted if there is one candidate, and a warning says which."""
+    keys = list(keys)
+    found = []
+    for what, asked, names in (("theta", theta_key, THETA_NAMES), ("x", x_key, X_NAMES)):
+        if asked is not None:
+            if asked not in keys:
+                raise ValueError(f"{path} has no key {asked!r}; there are {_listed(keys)}")
+            found.append(asked)
+            continue
+        candidates = [what] if what in keys else [k for k in keys if k.lower() in names]
+        if len(candidates) != 1:
+            raise ValueError(
+                f"{path} has no key {what!r}; there are {_listed(keys)}. Say which it is with {what}_key='…'."
+            )
+        found.append(candidates[0])
+        if candidates[0] != what:
+            warnings.warn(
+                f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so",
+                stacklevel=5,
+            )
+    return found[0], found[1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:12])
+    return (shown or "none") + (f" and {len(names) - 12} more" if len(names) > 12 else "")

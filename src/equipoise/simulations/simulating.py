@@ -1,0 +1,301 @@
+"""Draw parameters from the prior and simulate.
+
+Row i of the result is a function of the prior, the simulator, the seed, the block size and i alone. Rows come in
+blocks of a fixed size; block b draws its θ from the stream ("simulations", "theta", b) and its noise from
+("simulations", "x", b), or from ("simulations", "x", b, row) if the simulator takes one θ at a time. Hence a smaller
+n is a prefix of a larger one, and the number of workers changes nothing. A simulator that takes batches is always
+given whole blocks, also where n ends inside one, because what it does with its stream may depend on the size of the
+batch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SimulationError", "simulate"]
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.priors import Prior, as_prior
+from equipoise.progress import Progress
+
+from .blocks import STORAGES
+from .pairs import Simulations, check_on_invalid
+from .simulators import PROBES, Failure, Outcome, adapt, global_streams, global_streams_kept
+from .sinks import MemorySink, Sink, StoreSink
+from .store import Manifest
+from .workers import Inline, Pool, Workers, cores
+
+#: Rows a block unless the caller says otherwise.
+BLOCK_SIZE = 1024
+#: Simulators that take one θ at a time are given as many rows at once as take about this long, in seconds.
+UNIT_SECONDS = 0.5
+
+
+class SimulationError(RuntimeError):
+    """A simulation failed.
+
+    Attributes:
+        row: its number.
+        theta: its parameters, with shape `(D,)`.
+        simulations: what had been finished by then, or None if nothing was.
+    """
+
+    def __init__(self, message: str, row: int, theta: torch.Tensor, simulations: Simulations | None) -> None:
+        super().__init__(message)
+        self.row, self.theta, self.simulations = row, theta, simulations
+
+
+def simulate(
+    prior: Any,
+    simulator: Callable[..., Any],
+    n: int,
+    seed: int = 0,
+    *,
+    workers: int = 1,
+    batched: bool | None = None,
+    array: str | None = None,
+    on_invalid: str = "drop",
+    storage: str | None = None,
+    store: str | Path | None = None,
+    block_size: int | None = None,
+    name: str | None = None,
+    verify: bool = True,
+    progress: bool | None = None,
+) -> Simulations:
+    """Draw n parameters from the prior and simulate each of them.
+
+    Arguments:
+        prior: a distribution over vectors: anything with `sample` and `log_prob`.
+        simulator: `simulator(theta)` or `simulator(theta, seed=...)`. `seed` is a 63-bit integer for
+            `numpy.random.default_rng` or `torch.Generator`; the global generators are set as well, for simulators
+            that use those.
+        n: how many pairs. Fewer are a prefix of more.
+        seed: of everything random.
+        workers: processes; -1 for one a core. With 1 the simulator runs in this process.
+        batched: whether the simulator takes many θ, with shape `(n, D)`, or one, with shape `(D,)`. None to find out.
+        array: `"torch"` (float32 tensors) or `"numpy"` (float64 arrays) for what it is given. None to find out.
+        on_invalid: what to do with rows that have NaN or infinite values. `"drop"` leaves them out, with a warning
+            that says how many; `"raise"` stops; `"keep"` keeps them.
+        storage: how a store keeps x: `"float32"`; `"bits"` if x has only the values 0 and 1; `"integers"` if it has
+            only whole numbers. By default what the simulator's object says of itself (`task.storage`), else
+            `"float32"`.
+        store: a directory to keep simulations in. What is there already is not simulated again. The result then reads
+            x from disk.
+        block_size: rows a stream and a file. It is part of what fixes the result. 1024, or that of the store.
+        name: what the store calls the simulator, to refuse another one. By default the function's own name.
+        verify: whether the checksums of blocks that are there already are checked. A damaged one is named and
+            simulated again.
+        progress: False for no progress bar.
+
+    Raises:
+        SimulationError: if the simulator raises, naming the row and its θ, or at the first invalid row with
+            `on_invalid="raise"`. What was finished is in the store, or else in the error's `simulations`.
+
+    Example:
+        >>> import equipoise as eq
+        >>> prior = eq.BoxUniform([0.0, 1.0], [10.0, 2.0])
+        >>> def simulator(theta, seed):  # one θ at a time, in NumPy
+        ...     return np.random.default_rng(seed).normal(theta[0], theta[1], size=20)
+        >>> pairs = eq.simulate(prior, simulator, 100, seed=0)
+        >>> pairs.theta.shape, pairs.x.shape
+        (torch.Size([100, 2]), torch.Size([100, 20]))
+    """
+    check_on_invalid(on_invalid)
+    n, workers = _count(n, "n"), cores() if workers == -1 else _count(workers, "workers")
+    storage = storage or str(getattr(getattr(simulator, "__self__", None), "storage", "float32"))
+    if storage not in STORAGES:
+        raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
+    path = None if store is None else Path(store)
+    block_size = _block_size(block_size, path)
+    with global_streams_kept():  # recognising a prior may draw from it
+        prior = as_prior(prior)
+    draw = partial(_draw, prior, seed, block_size)
+    try:
+        adapter = adapt(simulator, _draw(prior, seed, PROBES, 0), seed, batched, array)
+    except Failure as failure:
+        raise _error(failure, 0, None, "The simulator failed on a draw from the prior") from failure.__cause__
+    manifest = Manifest(
+        prior=_describe(prior),
+        simulator=name or _name(simulator),
+        seed=int(seed),
+        block_size=block_size,
+        streams="block" if adapter.batched else "row",
+        dim=prior.dim,
+        x_shape=(),
+        storage=storage,
+    )
+    sink: Sink = MemorySink(n, manifest, draw) if path is None else StoreSink(n, path, manifest, draw, verify)
+    try:
+        pending = sink.pending()
+        units = _Units(sink, pending, whole=adapter.batched)
+        pool: Pool
+        most = len(pending) if adapter.batched else len(pending) * block_size
+        if min(workers, most) > 1:
+            pool = Workers(adapter, int(seed), min(workers, most))
+        else:
+            pool = Inline(adapter, int(seed))
+        try:
+            with Progress("simulating", n, progress) as bar:
+                bar.advance(n - min(n, len(pending) * block_size))
+                _work(units, pool, sink, bar, block_size, on_invalid)
+        finally:
+            pool.close()
+    except BaseException as error:
+        sink.keep()
+        sink.close()
+        if isinstance(error, KeyboardInterrupt):
+            error.simulations = sink.finished()  # type: ignore[attr-defined]
+        raise
+    sink.close()
+    return sink.result(on_invalid)
+
+
+def _work(units: _Units, pool: Pool, sink: Sink, bar: Progress, block_size: int, on_invalid: str) -> None:
+    """Keep the pool busy until every block is complete or something fails."""
+    running, invalid = 0, 0
+    failed: tuple[int, Failure, str] | None = None
+    shape: tuple[int, ...] | None = None
+    while True:
+        while running < pool.size and failed is None and (unit := units.next(pool.size)) is not None:
+            pool.submit(unit)
+            running += 1
+        if not running:
+            if failed is not None or not units.waiting:
+                break
+            time.sleep(0.1)  # what is left is being simulated by other processes
+            continue
+        outcome = pool.outcome()
+        running -= 1
+        units.learn(outcome)
+        failure = outcome.failure
+        if len(outcome.x):
+            if shape is None:
+                shape = outcome.x.shape[1:]
+            if outcome.x.shape[1:] != shape:
+                reason = f"the simulator returned shape {outcome.x.shape[1:]} here and {shape} before"
+                failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason, "")
+            else:
+                sink.put(outcome.block, outcome.rows, outcome.x)
+                bad = np.flatnonzero(~np.isfinite(outcome.x.reshape(len(outcome.x), -1)).all(1))
+                invalid += len(bad)
+                bar.advance(len(outcome.x), f"{invalid} invalid" if invalid else "")
+                if len(bad) and on_invalid == "raise" and failure is None:
+                    reason = "x has NaN or infinite values, and on_invalid='raise'"
+                    failure = Failure(int(outcome.rows[bad[0]]), outcome.theta[bad[0]], reason, "")
+        if failure is not None and failed is None:
+            failed = (outcome.block, failure, f"Simulation {outcome.block * block_size + failure.row} failed")
+    if failed is not None:
+        block, failure, what = failed
+        raise _error(failure, block * block_size, sink, what)
+
+
+class _Units:
+    """Cuts blocks into units of work: whole blocks for simulators that take batches, else some rows at a time."""
+
+    def __init__(self, sink: Sink, pending: list[int], whole: bool) -> None:
+        self.sink, self.whole = sink, whole
+        self.todo, self.claimed = deque(pending), deque[int]()
+        self.block, self.theta, self.rows = -1, np.empty((0, 0), np.float32), np.empty(0, np.int64)
+        self.seconds_per_row: float | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether blocks are left that other processes have claimed."""
+        return bool(self.claimed)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Remember how long a row takes."""
+        if len(outcome.x):
+            self.seconds_per_row = outcome.seconds / len(outcome.x)
+
+    def next(self, workers: int) -> tuple[int, np.ndarray, np.ndarray] | None:
+        """The next unit; None if there is none, or none that another process has not claimed."""
+        if not self.todo and self.claimed:
+            self.todo, self.claimed = self.claimed, deque()
+        while not len(self.rows):
+            if not self.todo:
+                return None
+            block = self.todo.popleft()
+            opened = self.sink.open(block)
+            if opened is None:
+                self.claimed.append(block)
+            else:
+                self.block, (self.theta, self.rows) = block, opened
+        count = len(self.rows)
+        if not self.whole:
+            fair = -(-count // workers)  # the rows of a last block are shared out
+            count = (
+                1
+                if self.seconds_per_row is None
+                else min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
+            )
+        rows, self.rows = self.rows[:count], self.rows[count:]
+        return self.block, rows, self.theta[rows]
+
+
+def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
+    """The parameters of a block, float32 with shape `(size, D)`."""
+    with global_streams_kept():
+        global_streams(seed, "simulations", "theta", block)
+        theta = prior.sample(torch.Size([size])).detach().cpu().to(torch.float32).numpy()
+    if not np.isfinite(theta).all():
+        raise ValueError(f"the prior drew parameters that are NaN or infinite in float32: {prior}")
+    return theta
+
+
+def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> SimulationError:
+    finished = None if sink is None else sink.finished()
+    theta = torch.as_tensor(failure.theta)
+    if isinstance(sink, StoreSink):
+        kept = f"\nWhat was finished is kept in {sink.path}: the same call goes on from there."
+    elif finished is not None:
+        kept = f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
+    else:
+        kept = ""
+    kept += "\nA simulator that cannot simulate some parameters may return NaN for them." if sink is not None else ""
+    error = SimulationError(
+        f"{what} at theta = {theta.tolist()}: {failure.reason}{kept}", start + failure.row, theta, finished
+    )
+    if failure.trace:
+        error.add_note(f"The simulator's own traceback:\n{failure.trace}")
+    return error
+
+
+def _block_size(block_size: int | None, path: Path | None) -> int:
+    if block_size is not None:
+        return _count(block_size, "block_size")
+    if path is not None and (path / "manifest.json").exists():
+        return Manifest.read(path).block_size
+    return BLOCK_SIZE
+
+
+def _count(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} should be a whole number, at least 1, got {value!r}")
+    return int(value)
+
+
+def _describe(prior: Prior) -> dict[str, Any]:
+    try:
+        return prior.spec()
+    except (NotImplementedError, ValueError):  # known by what it draws alone
+        return {"kind": "opaque", "dim": prior.dim, "repr": repr(prior)}
+
+
+def _name(simulator: Any) -> str:
+    """What a store calls a simulator: stable between runs, so without addresses in memory."""
+    if isinstance(simulator, partial):
+        given = [*map(repr, simulator.args), *(f"{k}={v!r}" for k, v in simulator.keywords.items())]
+        return f"{_name(simulator.func)}({', '.join('…' if ' at 0x' in g else g for g in given)})"
+    owner = getattr(simulator, "__self__", None)
+    if owner is not None and not isinstance(owner, type(np)):
+        whose = repr(owner)
+        return f"{type(owner).__qualname__ if ' at 0x' in whose else whose}.{simulator.__name__}"
+    return str(getattr(simulator, "__qualname__", type(simulator).__qualname__))
