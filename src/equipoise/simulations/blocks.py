@@ -135,7 +135,7 @@ def write_block(
 
 
 def read_block(path: Path, *, fingerprint: str, x: bool = True, verify: bool = True) -> Block:
-    """Read a block, or raise `CorruptBlockError`. Without `x` only the header and θ are read, and no digest is checked."""
+    """Read a block, or raise `CorruptBlockError`. Without `x` only header and θ are read, and no digest is checked."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             version = int(file.attrs["equipoise_format"])

@@ -267,7 +267,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
 
 
 def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | None) -> tuple[str, str]:
-    """The names of θ and x in a file. Unusual names are accepted if there is one candidate, and a warning says which."""
+    """The names of θ and x in a file. Unusual names are accepted if there is one candidate; a warning says which."""
     keys = list(keys)
     found = []
     for what, asked, names in (("theta", theta_key, THETA_NAMES), ("x", x_key, X_NAMES)):

@@ -5,8 +5,8 @@ or a batch, with shape `(n, D)`; torch tensors (float32) or NumPy arrays (float6
 list or a number, of any fixed shape.
 
 **What it wants is found by trying** on a few draws from the prior, unless the caller says so. Tensors first: if it
-cannot take them, or answers a tensor with something else, it is given arrays. A simulator takes batches if 7 rows
-give 7 results and 3 rows give 3. One case would pass this test and be wrong: `theta + rng.normal(size=D)` accepts a
+cannot take them, mixes them with NumPy's arrays, or answers with something else, it is given arrays. A simulator
+takes batches if 7 rows give 7 results and 3 rows give 3. One case would pass this test and be wrong: `theta + rng.normal(size=D)` accepts a
 batch, but all of its rows share one noise. So rows with the same θ are compared: a simulator whose rows agree with
 each other, and yet change with the seed, is called one θ at a time.
 
@@ -285,8 +285,8 @@ class _Probe:
     def _try(self, batched: bool, theta: np.ndarray, *path: str) -> np.ndarray | None:
         adapter = self.batch if batched else self.single
         try:
-            with global_streams_kept(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with global_streams_kept(), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
                 output = adapter.raw(theta, self.seed, "probe", *path)
                 x = as_array(output)
                 if batched and (x.ndim == 0 or len(x) != len(theta)):
@@ -294,7 +294,9 @@ class _Probe:
         except Exception as error:
             self.failure = error
             return None
-        self.answered_in_torch = isinstance(output, Tensor)
+        # A tensor mixed with NumPy's arrays gives a NumPy simulator away: it becomes float64, or NumPy complains.
+        mixed = any("__array_wrap__" in str(w.message) for w in caught)
+        self.answered_in_torch = isinstance(output, Tensor) and output.dtype != torch.float64 and not mixed
         x = x.reshape(-1, 1) if batched and x.ndim == 1 else x
         return x.reshape(1) if x.ndim == 0 else x
 

@@ -179,7 +179,7 @@ class Store:
             return None
 
     def check(self) -> list[str]:
-        """Read everything and say what is wrong: a line for each block that is damaged or missing; none if all is well."""
+        """Read everything and say what is wrong: a line for each block that is damaged or missing."""
         numbers, problems = self.numbers(), []
         for number in range(numbers[-1] + 1 if numbers else 0):
             try:
@@ -201,7 +201,7 @@ class Store:
         n = extent if n is None else n
         if n > extent:
             raise ValueError(
-                f"{self.path} has {extent} rows without a gap, {n} were asked for; simulate(…, {n}, store=…) adds the rest"
+                f"{self.path} has {extent} rows without a gap, {n} were asked for; simulate(…, {n}, store=…) adds them"
             )
         size = self.manifest.block_size
         starts = [k * size for k in range(len(blocks))]
