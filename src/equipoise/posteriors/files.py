@@ -1,0 +1,138 @@
+"""Posteriors on disk: safetensors and JSON, never pickle.
+
+A directory with two files. `model.safetensors` holds the weights and the training history as arrays. `model.json` holds what
+they mean: the format's version, the network's shape, the prior, the training record, and the size of the other file, so that a
+file cut short is noticed. Both are written under temporary names and renamed, the JSON last.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FORMAT", "load", "save"]
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ..networks import network_from_spec
+from ..priors import as_prior, prior_from_spec
+from .posterior import Posterior
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: The version of what is written here. A reader refuses newer ones.
+FORMAT = 1
+
+
+def save(posterior: Posterior, path: str | Path) -> None:
+    """Write a posterior to the directory `path`, which is made if it does not exist."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a posterior is saved as a directory")
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {f"weights.{name}": w.detach().cpu().contiguous() for name, w in posterior.stack.items()}
+    history = posterior.history
+    if history is not None:
+        arrays |= {f"history.{n}": torch.from_numpy(v.to_numpy().copy()) for n, v in history.data_vars.items()}
+    weights = folder / "model.safetensors"
+    temporary = weights.with_name(f".{weights.name}.{os.getpid()}.tmp")
+    save_file(arrays, temporary)
+    size = temporary.stat().st_size
+    os.replace(temporary, weights)
+    description = {
+        "format": FORMAT,
+        "equipoise": _version(),
+        "members": posterior.n_members,
+        "weights_bytes": size,
+        "network": posterior.network.spec(),
+        "prior": posterior.prior.spec(),
+        "history_dims": None if history is None else {str(n): list(v.dims) for n, v in history.data_vars.items()},
+        "history_attrs": {} if history is None else history.attrs,
+        "record": posterior.record,
+    }
+    text = json.dumps(description, indent=1, ensure_ascii=False)
+    target = folder / "model.json"
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, target)
+
+
+def load(
+    path: str | Path,
+    *,
+    prior: Any = None,
+    embedding: nn.Module | None = None,
+    network: nn.Module | None = None,
+    device: str | torch.device = "cpu",
+) -> Posterior:
+    """Read a posterior that `Posterior.save` wrote.
+
+    Arguments:
+        path: the directory.
+        prior: needed only where the prior was an object of your own.
+        embedding: needed only where the embedding was.
+        network: needed only where the network was.
+        device: where to put it.
+    """
+    folder = Path(path)
+    target, weights = folder / "model.json", folder / "model.safetensors"
+    for file in (target, weights):
+        if not file.exists():
+            raise FileNotFoundError(f"{folder} holds no saved posterior: {file.name} is missing")
+    try:
+        description = json.loads(target.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{target} is damaged or cut short ({error})") from error
+    version = description.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise ValueError(
+            f"{folder} was written in format {version} by Equipoise {description.get('equipoise', '?')}; this version reads up to format "
+            f"{FORMAT}. Upgrade equipoise to read it."
+        )
+    size = weights.stat().st_size
+    if size != description["weights_bytes"]:
+        raise ValueError(f"{weights} is damaged or cut short: {size} bytes instead of {description['weights_bytes']}")
+    try:
+        arrays = load_file(weights)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} is damaged or cut short ({error})") from error
+
+    the_prior = as_prior(prior) if prior is not None else prior_from_spec(description["prior"])
+    architecture = network_from_spec(description["network"], the_prior, embedding, network)
+    stack = {n[len("weights.") :]: w for n, w in arrays.items() if n.startswith("weights.")}
+    wanted = architecture.layout().shapes
+    for name, shape in wanted.items():
+        if name not in stack:
+            raise ValueError(f"{weights} lacks the weights {name!r}; do the embedding or network you gave match the saved ones?")
+        if tuple(stack[name].shape[1:]) != shape:
+            raise ValueError(
+                f"the weights {name!r} in {weights} have shape {tuple(stack[name].shape[1:])}, but the network needs {shape}; do the prior, "
+                "embedding or network you gave match the saved ones?"
+            )
+    history = _history(description, {n[len("history.") :]: w for n, w in arrays.items() if n.startswith("history.")})
+    return Posterior(architecture, {n: stack[n] for n in wanted}, history, description["record"]).to(device)
+
+
+def _history(description: dict[str, Any], arrays: dict[str, torch.Tensor]) -> xr.Dataset | None:
+    if description["history_dims"] is None:
+        return None
+    import xarray as xr
+
+    variables = {n: (description["history_dims"][n], a.numpy()) for n, a in arrays.items()}
+    data = xr.Dataset(variables, attrs=description["history_attrs"])
+    return data.assign_coords({d: [str(m) for m in range(s)] if d == "member" else range(s) for d, s in data.sizes.items()})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("equipoise")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,190 @@
+r"""Classifiers in more than two dimensions: quasi-random normalisers, and tempered sequential Monte Carlo.
+
+**The normaliser.** \(\log Z(x) = \log E_{p(θ)} e^{h(θ,x)}\), the mean over a fixed set of quasi-random prior draws. Its accuracy is
+seen in the effective sample size \((\sum w)^2 / \sum w^2\) of the weights \(w = e^h\). Where that is small, the posterior is too
+narrow for prior draws, and the estimate of the sampler below takes its place.
+
+**The sampler.** Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β as far as
+keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
+systematically, and moves the particles by random-walk Metropolis steps with their own covariance, scaled by \(2.38/\sqrt{D}\) and
+tuned towards an acceptance of 0.25. The product of the stages' mean weights estimates Z(x). At β = 1 the moves go on
+until the particles' effective sample size is at least half their number.
+
+**Its effective sample size.** Particles that descend from one ancestor start as copies and become independent as they move. With
+\(n_a\) descendants of ancestor a among N particles, \(N_{anc} = N^2/\sum n_a^2\), and with ρ the correlation of particles before
+and after all the moves since resampling, \(N_{eff} = N / (1 + ρ (N/N_{anc} - 1))\).
+
+The coordinates are z with z ~ N(0, I) under the prior where the prior has that map, and θ itself otherwise. The same random
+numbers serve every member and observation, so that what comes out for one x does not depend on what else was asked for.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Tempered", "prior_points", "tempered_sample"]
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..priors import Prior
+from ..randomness import generator as make_generator
+
+#: Quasi-random prior draws behind a normaliser.
+POINTS = 1 << 13
+MAX_STAGES, MAX_MOVES = 60, 200
+
+
+@dataclasses.dataclass
+class Tempered:
+    """What the sampler found for each member and observation.
+
+    Arguments:
+        theta: particles, with shape `(M, N, B, D)`.
+        log_normalizer: log Z(x), with shape `(M, B)`.
+        ess: the effective sample size, with shape `(M, B)`.
+        stages: how many temperatures it took.
+    """
+
+    theta: Tensor
+    log_normalizer: Tensor
+    ess: Tensor
+    stages: int
+
+
+def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
+    """n fixed draws of the prior with shape `(n, D)`: scrambled Sobol points where the prior has quantiles, else its own."""
+    if prior.has_normal_map:
+        u = torch.quasirandom.SobolEngine(prior.dim, scramble=True, seed=20230421).draw(n).to(like)
+        return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20230421)
+        return prior.sample((n,)).to(like)
+
+
+def tempered_sample(
+    ratio: Callable[[Tensor], Tensor], prior: Prior, members: int, batch: int, n: int, seed: int, like: Tensor
+) -> Tempered:
+    """Run the sampler for all members and observations at once.
+
+    Arguments:
+        ratio: log-ratios with shape `(M, N, B)` of θ with shape `(M, N, B, D)`.
+        prior: the prior.
+        members: M.
+        batch: B.
+        n: the number of particles N.
+        seed: of the random numbers, which all members and observations share.
+        like: a tensor of the dtype and device wanted.
+    """
+    generator = make_generator(seed, "tempered", device=like.device)
+    mapped = prior.has_normal_map
+    shape = (members, n, batch, prior.dim)
+    start = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
+    z = start if mapped else _prior_draws(prior, n, seed, like)
+    z = z[None, :, None, :].expand(shape).clone()
+
+    def density(z: Tensor) -> tuple[Tensor, Tensor]:
+        """log prior and h, each with shape `(M, N, B)`; outside the support the first is -inf and the second 0."""
+        if mapped:
+            return -0.5 * z.square().sum(-1), ratio(prior.from_normal(z))
+        log_prior = prior.log_prob(z).to(z)
+        inside = log_prior.isfinite()
+        anchor = torch.where(inside.unsqueeze(-1), z, z.new_zeros(()))
+        return log_prior, torch.where(inside, ratio(anchor), 0.0)
+
+    log_prior, h = density(z)
+    beta = like.new_zeros(members, batch)
+    log_z = like.new_zeros(members, batch)
+    scale = like.new_full((members, batch), 2.38 / math.sqrt(prior.dim))
+    ancestors = torch.arange(n, device=like.device).view(1, n, 1).expand(members, n, batch)
+    ess = like.new_full((members, batch), float(n))
+
+    stages = 0
+    while bool((beta < 1).any()) and stages < MAX_STAGES:
+        stages += 1
+        step = _next_step(h, 1 - beta, n / 2)
+        weights = step.unsqueeze(1) * h
+        log_z = log_z + torch.logsumexp(weights, 1) - math.log(n)
+        beta = torch.where(beta + step > 1 - 1e-6, 1.0, beta + step)
+        offset = torch.rand((), generator=generator, device=like.device, dtype=torch.float64)
+        picks = _systematic(torch.softmax(weights.double(), 1), offset)
+        z = z.gather(1, picks.unsqueeze(-1).expand(shape))
+        log_prior, h, ancestors = (t.gather(1, picks) for t in (log_prior, h, ancestors))
+        before = z.clone()
+        last = bool((beta >= 1).all())
+        factor = _cholesky(z)
+        for move in range(MAX_MOVES if last else 8):
+            noise = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
+            toss = torch.rand(n, generator=generator, device=like.device, dtype=like.dtype).log()
+            jump = torch.einsum("mbij,nj->mnbi", factor, noise) * scale[:, None, :, None]
+            other = z + jump
+            other_prior, other_h = density(other)
+            gain = other_prior - log_prior + beta.unsqueeze(1) * (other_h - h)
+            accept = toss[None, :, None] < gain
+            z = torch.where(accept.unsqueeze(-1), other, z)
+            log_prior = torch.where(accept, other_prior, log_prior)
+            h = torch.where(accept, other_h, h)
+            rate = accept.to(like.dtype).mean(1)
+            scale = scale * (rate - 0.25).exp().clamp(0.5, 2.0)
+            if last and move >= 9 and move % 5 == 4:
+                ess = _effective(ancestors, before, z)
+                if bool((ess >= n / 2).all()):
+                    break
+    if stages:
+        ess = _effective(ancestors, before, z)
+    return Tempered(prior.from_normal(z) if mapped else z, log_z, ess, stages)
+
+
+def _prior_draws(prior: Prior, n: int, seed: int, like: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return prior.sample((n,)).to(like)
+
+
+def _next_step(h: Tensor, room: Tensor, target: float) -> Tensor:
+    """The largest increase of β, at most `room`, that keeps the effective sample size at `target`; shape `(M, B)`."""
+
+    def ess(step: Tensor) -> Tensor:
+        w = step.unsqueeze(1) * h
+        return (2 * torch.logsumexp(w, 1) - torch.logsumexp(2 * w, 1)).exp()
+
+    low, high = torch.zeros_like(room), room
+    enough = ess(room) >= target
+    for _ in range(40):
+        middle = (low + high) / 2
+        good = ess(middle) >= target
+        low, high = torch.where(good, middle, low), torch.where(good, high, middle)
+    return torch.where(enough, room, low)
+
+
+def _systematic(weights: Tensor, offset: Tensor) -> Tensor:
+    """Systematic resampling along dimension 1: indices with shape `(M, N, B)`."""
+    n = weights.shape[1]
+    cumulative = weights.transpose(1, 2).cumsum(-1)
+    cumulative = cumulative / cumulative[..., -1:]
+    ticks = (torch.arange(n, device=weights.device, dtype=weights.dtype) + offset) / n
+    picks = torch.searchsorted(cumulative.contiguous(), ticks.expand(cumulative.shape).contiguous(), right=True)
+    return picks.clamp(max=n - 1).transpose(1, 2)
+
+
+def _cholesky(z: Tensor) -> Tensor:
+    """The Cholesky factor of the particles' covariance, with shape `(M, B, D, D)`."""
+    centred = z - z.mean(1, keepdim=True)
+    covariance = torch.einsum("mnbi,mnbj->mbij", centred, centred) / z.shape[1]
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
+    return torch.linalg.cholesky(covariance + (1e-4 * size + 1e-12) * eye)
+
+
+def _effective(ancestors: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """The effective sample size of moved particles, with shape `(M, B)` (see the module)."""
+    members, n, batch = ancestors.shape
+    counts = torch.zeros_like(ancestors, dtype=after.dtype).scatter_add(1, ancestors, torch.ones_like(after[..., 0]))
+    lineages = n**2 / counts.square().sum(1)
+    a = before - before.mean(1, keepdim=True)
+    b = after - after.mean(1, keepdim=True)
+    correlation = (a * b).mean(1) / (a.square().mean(1).sqrt() * b.square().mean(1).sqrt() + 1e-30)
+    rho = correlation.amax(-1).clamp(0, 1)
+    return n / (1 + rho * (n / lineages - 1))

@@ -1,0 +1,93 @@
+"""What training is given, looked at before hours are spent on it."""
+
+from __future__ import annotations
+
+__all__ = ["check_pairs", "split_rows", "theta_scaling"]
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..priors import BoxUniform, Prior
+from ..randomness import generator
+from .settings import Settings
+
+
+def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[Tensor, Any]:
+    """θ as a float tensor with shape `(N, D)` and x as it is to be held, or an error that says what is wrong."""
+    theta = torch.as_tensor(theta)
+    if theta.ndim != 2 or theta.shape[1] != prior.dim:
+        raise ValueError(
+            f"theta should have shape (N, {prior.dim}) for this prior, got {tuple(theta.shape)}"
+            + (" (use theta[:, None] for one parameter)" if theta.ndim == 1 and prior.dim == 1 else "")
+        )
+    theta = theta.to(dtype)
+    if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
+        x = torch.from_numpy(np.ascontiguousarray(x))
+    elif isinstance(x, list | tuple):
+        x = torch.as_tensor(x)
+    if len(x) != len(theta):
+        raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they should be pairs")
+    if len(x.shape) < 2:
+        raise ValueError(f"x should have shape (N, *x_shape), got {tuple(x.shape)} (use x[:, None] for one number a simulation)")
+    if isinstance(x, Tensor):
+        if x.dtype == torch.bool:
+            x = x.to(torch.uint8)
+        elif x.is_floating_point() and x.dtype != torch.float16:
+            x = x.to(dtype)
+        _refuse_invalid(x, "x")
+    _refuse_invalid(theta, "theta")
+    inside = prior.contains(theta.to(prior.device)).cpu()
+    if not bool(inside.all()):
+        row = int((~inside).nonzero()[0])
+        raise ValueError(
+            f"{int((~inside).sum())} of {len(theta)} rows of theta lie outside the prior's support, the first is row {row}: "
+            f"{theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
+        )
+    return theta, x
+
+
+def _refuse_invalid(values: Tensor, name: str) -> None:
+    if not values.is_floating_point():
+        return
+    bad = ~values.flatten(1).isfinite().all(1)
+    if bool(bad.any()):
+        raise ValueError(
+            f"{int(bad.sum())} of {len(values)} rows of {name} have NaN or infinite values, the first is row {int(bad.nonzero()[0])}. "
+            "Leave those simulations out (eq.simulate does so and says how many), or replace the values."
+        )
+
+
+def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The rows that train and those that judge: floor((1 - fraction) n) and floor(fraction n) of them."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction lies between 0 and 1, got {fraction}")
+    # Rounded first: 0.1 * 1000 must give 100 although 0.1 is no binary fraction.
+    validation, train = int(round(n * fraction, 9)), int(round(n * (1 - fraction), 9))
+    least = max(2, rolls)
+    if validation < least or train < least:
+        raise ValueError(
+            f"{n} pairs with validation_fraction={fraction} leave {train} for training and {validation} for validation; this method needs "
+            f"at least {least} of each"
+        )
+    rows = torch.arange(n) if settings.split == "prefix" else torch.randperm(n, generator=generator(seed, "split"))
+    return rows[:train].sort().values, rows[train : train + validation].sort().values
+
+
+def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
+    """What standardises θ, from the prior alone so that it does not depend on the data: mean and deviation, each `(D,)`."""
+    if not standardize:
+        return torch.zeros(prior.dim), torch.ones(prior.dim)
+    if isinstance(prior, BoxUniform):
+        mean, std = prior.mean, prior.variance.sqrt()
+    else:
+        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to 0.841.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(20230421)
+            draws = prior.sample((8192,)).cpu().double()
+        low, mean, high = draws.quantile(torch.tensor([0.15866, 0.5, 0.84134], dtype=torch.float64), dim=0)
+        std = (high - low) / 2
+    dtype = torch.get_default_dtype()
+    return mean.cpu().to(dtype), std.clamp(min=1e-12).cpu().to(dtype)

@@ -1,0 +1,200 @@
+r"""One step for all members of a stack.
+
+The state of a stack is a handful of buffers with a leading member axis: the weights `flat` (M, P), Adam's two moments, a learning
+rate a member. A step gathers each member's batch, evaluates the log-ratios of all rolls, sums the members' losses (each
+depends on its own row of `flat` alone, so the gradient of the sum holds each member's gradient in its row), and applies
+
+.. math:: m ← β_1 m + (1-β_1) g,\quad v ← β_2 v + (1-β_2) g^2,\quad
+    w ← w - η \frac{m/(1-β_1^t)}{\sqrt{v/(1-β_2^t)} + ε} - η d\, w
+
+element-wise over the buffer: Adam, with weight decay d as in AdamW. Per-member means, learning rates and gradient norms are all
+that a member ever sees, so it never feels its neighbours.
+
+`torch.compile` makes few kernels of it where that pays back. Members are a symbolic dimension, and the size of the data
+is none at all, so one compilation serves stacks that shrink and budgets that grow. On a GPU the whole step, gather included,
+is captured in a CUDA graph: small networks otherwise spend their time waiting for launches.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Program", "State", "compiler_available", "program"]
+
+import dataclasses
+import json
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..losses import Objective, objective_terms
+from ..networks import Network
+
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+
+
+@dataclasses.dataclass
+class State:
+    """The buffers of a stack of M members that a step changes in place."""
+
+    flat: Tensor  # (M, P) weights
+    moment_1: Tensor  # (M, P)
+    moment_2: Tensor  # (M, P)
+    steps: Tensor  # () how many steps were taken
+    lr: Tensor  # (M,)
+    active: Tensor  # (M,) bool
+    loss_sum: Tensor  # (M,) of the epoch so far
+    balance_sum: Tensor  # (M,)
+
+    @staticmethod
+    def fresh(flat: Tensor, learning_rate: float) -> State:
+        """The state before the first step."""
+        members = flat.shape[0]
+        row = flat.new_zeros(members)
+        return State(
+            flat=flat,
+            moment_1=torch.zeros_like(flat),
+            moment_2=torch.zeros_like(flat),
+            steps=flat.new_zeros(()),
+            lr=torch.full_like(row, learning_rate),
+            active=torch.ones(members, dtype=torch.bool, device=flat.device),
+            loss_sum=row.clone(),
+            balance_sum=row.clone(),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The buffers by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def select(self, keep: Tensor) -> State:
+        """The state of some of the members."""
+        return State(**{n: t if t.ndim == 0 else t[keep].clone() for n, t in self.tensors().items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The functions a stack runs, compiled or not, for one network and one list of kinds of objectives."""
+
+    network: Network
+    kinds: tuple[Objective, ...]
+    rolls: int
+    losses: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    ratios: Callable[..., Tensor]
+    update: Callable[..., None]
+    compiled: bool
+
+    def step(
+        self,
+        state: State,
+        batch: tuple[Tensor, Tensor],
+        trainable: Tensor,
+        kind: Tensor,
+        strength: Tensor,
+        weight_decay: float,
+        clip: float | None,
+    ) -> None:
+        """Take one step in place; `trainable` has shape `(1, P)`, `kind` and `strength` shape `(M,)`."""
+        code, x = batch
+        flat = state.flat.detach().requires_grad_()
+        total, loss, balance = self.losses(flat, code, x, kind, strength)
+        (gradient,) = torch.autograd.grad(total, flat)
+        state.steps += 1
+        self.update(
+            state.flat, gradient, state.moment_1, state.moment_2, state.steps, state.lr, state.active, trainable, weight_decay, clip
+        )
+        state.loss_sum += loss.detach()
+        state.balance_sum += balance.detach()
+
+
+def _update(
+    flat: Tensor,
+    gradient: Tensor,
+    moment_1: Tensor,
+    moment_2: Tensor,
+    steps: Tensor,
+    lr: Tensor,
+    active: Tensor,
+    trainable: Tensor,
+    weight_decay: float,
+    clip: float | None,
+) -> None:
+    """Adam over the buffer, in place; rows that are not active stay as they are."""
+    gradient = gradient * trainable
+    if clip is not None:
+        norm = gradient.square().sum(1, keepdim=True).sqrt()
+        gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1.0)
+    first = BETA_1 * moment_1 + (1 - BETA_1) * gradient
+    second = BETA_2 * moment_2 + (1 - BETA_2) * gradient.square()
+    rate = (lr / (1 - BETA_1**steps)).unsqueeze(1)
+    size = (second / (1 - BETA_2**steps)).sqrt() + EPS
+    weights = flat - rate * first / size
+    if weight_decay:
+        weights = weights - lr.unsqueeze(1) * weight_decay * trainable * flat
+    on = active.unsqueeze(1)
+    flat.copy_(torch.where(on, weights, flat))
+    moment_1.copy_(torch.where(on, first, moment_1))
+    moment_2.copy_(torch.where(on, second, moment_2))
+
+
+_PROGRAMS: dict[tuple[Any, ...], Program] = {}
+
+
+def program(network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool, device: torch.device) -> Program:
+    """The program for a network and its objectives; made once for each shape and kept, so that compiling is paid once."""
+    layout = network.layout()
+    own = [id(v) for v in (getattr(network, "network", None), getattr(network.embedding, "module", None)) if v is not None]
+    key = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, compiled, device, *own)
+    if key in _PROGRAMS:
+        return _PROGRAMS[key]
+
+    def ratios(flat: Tensor, code: Tensor, x: Tensor) -> Tensor:
+        """Log-ratios `(M, R, B)` of codes `(M or 1, R, B, E)` and observations `(M or 1, B, *x_shape)`."""
+        p = layout.cut(flat)
+        return network.ratio(p, code, network.embed(p, x))
+
+    def losses(flat: Tensor, code: Tensor, x: Tensor, kind: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rolled = torch.stack([code.roll(r, 1) for r in range(rolls)], dim=1)
+        loss, balance = objective_terms(ratios(flat, rolled, x), kinds, kind, strength)
+        return loss.sum(), loss, balance
+
+    if not compiled:
+        made = Program(network, kinds, rolls, losses, ratios, _update, False)
+    else:
+        made = Program(
+            network,
+            kinds,
+            rolls,
+            _over_members(torch.compile(losses)),
+            _over_members(torch.compile(ratios)),
+            _over_members(torch.compile(_update)),
+            True,
+        )
+    _PROGRAMS[key] = made
+    return made
+
+
+def _over_members(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell the compiler that the first dimension, the members, may change."""
+
+    def call(*arguments: Any) -> Any:
+        for argument in arguments:
+            if isinstance(argument, Tensor) and argument.ndim > 0 and argument.shape[0] > 1:
+                torch._dynamo.maybe_mark_dynamic(argument, 0)
+        return function(*arguments)
+
+    return call
+
+
+def compiler_available(device: torch.device) -> bool:
+    """Whether `torch.compile` can work here: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
+    if device.type == "cuda":
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            return False
+    has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl"))
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return has_compiler and headers.exists()
