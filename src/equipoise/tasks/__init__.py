@@ -1,0 +1,39 @@
+"""The five tasks of the paper, one file each.
+
+>>> t = task("two_moons")
+>>> x = t.simulate(t.prior.sample((1000,)), seed=0)
+>>> x.shape
+torch.Size([1000, 2])
+"""
+
+from __future__ import annotations
+
+__all__ = ["TASKS", "Task", "task"]
+
+import difflib
+from typing import Any
+
+from .base import Task
+from .slcp import SLCP
+from .two_moons import TwoMoons
+from .weinberg import Weinberg
+
+#: Name to class. A class takes the task's options as keywords.
+TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, TwoMoons)}
+
+
+def task(name: str, **options: Any) -> Task:
+    """The task of that name, with its options by keyword.
+
+    Example:
+        >>> task("slcp").prior
+        BoxUniform(low=[-3.0, -3.0], high=[3.0, 3.0])
+    """
+    if name not in TASKS:
+        close = difflib.get_close_matches(str(name), TASKS, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"there is no task {name!r}{hint} The tasks are {', '.join(TASKS)}.")
+    try:
+        return TASKS[name](**options)
+    except TypeError as error:
+        raise TypeError(f"task({name!r}) does not take these options: {error}") from None

@@ -1,0 +1,206 @@
+"""What every task has: a prior, a simulator, and, where it is known, the exact posterior.
+
+A task file gives four things and this file does the rest (checks, seeds, threads, broadcasting, memory):
+
+- `_draw(theta, key, dtype)`: the simulator, one random stream a row;
+- `_statistics(x)`: what the likelihood needs of x, with shape `(*, K)`;
+- `_log_likelihood(theta, statistics)`: log p(x|θ), broadcasting, in float64;
+- `_log_evidence(statistics)`: log p(x) = log ∫ p(x|θ) p(θ) dθ, to a tolerance that the file states and a test checks.
+
+Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x).
+"""
+
+from __future__ import annotations
+
+__all__ = ["Task"]
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.priors import BoxUniform
+
+from .streams import key_of
+
+#: Numbers held at once while evaluating a likelihood: 2²² float64, 32 MiB an intermediate.
+CHUNK = 1 << 22
+
+
+class Task(ABC):
+    """A prior, a simulator, and the exact posterior where it is known. Make one with `equipoise.task(name)`."""
+
+    #: The name in `TASKS`.
+    name: ClassVar[str]
+    #: One name a parameter, as plots write it.
+    parameters: ClassVar[tuple[str, ...]]
+    #: How `simulate_compact` holds x: "float32"; "bits" (0 or 1, as uint8); "integers".
+    storage: ClassVar[Literal["float32", "bits", "integers"]] = "float32"
+    #: Float64 numbers an evaluation of the likelihood of one pair holds at once.
+    _width: ClassVar[int] = 64
+
+    prior: BoxUniform
+    x_shape: tuple[int, ...]
+    has_exact_posterior: bool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords that make this task again: `task(name, **options)`."""
+        return {}
+
+    def simulate(self, theta: Any, seed: int = 0) -> Tensor:
+        """Draw x for each row of `theta`.
+
+        Row i depends on `theta[i]`, the seed and i alone: any number of threads gives the same, and so does any
+        number of rows after it. Runs on `torch.get_num_threads()` threads.
+
+        Arguments:
+            theta: parameters inside the prior, with shape `(N, D)`; an array or tensor of any dtype, on any device. A
+                single vector with shape `(D,)` counts as one row.
+            seed: a non-negative integer.
+
+        Returns:
+            x with shape `(N, *x_shape)`, float32, on the device of `theta`.
+        """
+        rows, device = self._rows(theta)
+        x = torch.from_numpy(self._draw(rows, key_of(seed, "task", self.name), np.float32))
+        return x.float().to(device)
+
+    def simulate_compact(self, theta: Any, seed: int = 0) -> np.ndarray:
+        """`simulate`, as a NumPy array in the small dtype that `storage` names; the same numbers."""
+        rows, _ = self._rows(theta)
+        return self._draw(rows, key_of(seed, "task", self.name), np.float32)
+
+    def log_likelihood(self, theta: Any, x: Any) -> Tensor:
+        """log p(x|θ). Shapes as in `log_posterior`."""
+        theta, x = self._pairs(theta, x)
+        wide = theta.double()
+        return _broadcast(self._log_likelihood, wide, self._statistics(x), CHUNK // self._width).to(theta.dtype)
+
+    def log_posterior(self, theta: Any, x: Any) -> Tensor:
+        """The exact log p(θ|x), -inf outside the prior.
+
+        Arguments:
+            theta: with shape `(*, D)`.
+            x: with shape `(*, *x_shape)`; the leading dimensions broadcast against those of `theta`, so that one x
+                serves all θ, or each θ has its own. What depends on x alone is computed once for each x given.
+
+        Returns:
+            With the broadcast leading shape, in the dtype and on the device of `theta`. Computed in float64 and in
+            chunks, so that ten thousand x against ten thousand θ need little more memory than the result.
+        """
+        theta, x = self._pairs(theta, x)
+        wide, statistics = theta.double(), self._statistics(x)
+        likelihood = _broadcast(self._log_likelihood, wide, statistics, CHUNK // self._width)
+        evidence = self._log_evidence(statistics)
+        return (likelihood - evidence + self.prior.log_prob(theta)).to(theta.dtype)
+
+    def expected_log_posterior(self) -> tuple[float, float]:
+        """E log p(θ*|x*) over pairs from the joint, and its standard error: the most any posterior can score.
+
+        Computed once by `python -m equipoise.tasks.expected` and kept in the package.
+        """
+        self._need_posterior()
+        table = json.loads(resources.files(__package__).joinpath("expected.json").read_text())
+        for row in table["tasks"]:
+            if row["task"] == self.name and row["options"] == self.options:
+                return row["value"], row["standard_error"]
+        raise ValueError(
+            f"no expected log posterior is kept for {self!r}; compute it with "
+            "equipoise.tasks.expected.estimate(task, pairs, seed)"
+        )
+
+    @abstractmethod
+    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
+        """x for float64 `theta` with shape `(N, D)`. Tasks with real-valued x give it in `dtype`."""
+
+    def _statistics(self, x: Tensor) -> Tensor:
+        """What the likelihood needs of x, with shape `(*, K)`, float64."""
+        return x.double().flatten(x.ndim - len(self.x_shape))
+
+    @abstractmethod
+    def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
+        """log p(x|θ) for θ inside the prior; shape of the broadcast leading dimensions."""
+
+    @abstractmethod
+    def _log_evidence(self, statistics: Tensor) -> Tensor:
+        """log p(x), with shape `(*,)`."""
+
+    def _rows(self, theta: Any) -> tuple[np.ndarray, torch.device]:
+        """θ as a float64 array with shape `(N, D)`, checked, and the device it came from."""
+        theta = _tensor(theta, "theta")
+        if theta.ndim == 1:
+            theta = theta[None]
+        if theta.ndim != 2 or theta.shape[1] != self.prior.dim:
+            raise ValueError(
+                f"{self.name} takes theta with shape (N, {self.prior.dim}), one row a simulation; "
+                f"got {tuple(theta.shape)}"
+            )
+        inside = self.prior.contains(theta)
+        if not bool(inside.all()):
+            bad = int((~inside).nonzero()[0])
+            low, high = self.prior.low.tolist(), self.prior.high.tolist()
+            raise ValueError(
+                f"theta[{bad}] = {theta[bad].tolist()} is not inside the prior of {self.name}, the box from {low} to "
+                f"{high} ({int((~inside).sum())} of {len(theta)} rows are not)"
+            )
+        return np.ascontiguousarray(theta.detach().cpu().double().numpy()), theta.device
+
+    def _pairs(self, theta: Any, x: Any) -> tuple[Tensor, Tensor]:
+        """θ and x as tensors on one device, with shapes that go together."""
+        self._need_posterior()
+        theta = _tensor(theta, "theta")
+        x = _tensor(x, "x").to(theta.device)
+        cut = x.ndim - len(self.x_shape)
+        if theta.ndim == 0 or theta.shape[-1] != self.prior.dim:
+            raise ValueError(f"{self.name} takes theta with shape (*, {self.prior.dim}), got {tuple(theta.shape)}")
+        if cut < 0 or tuple(x.shape[cut:]) != self.x_shape:
+            shape = "".join(f", {n}" for n in self.x_shape)
+            raise ValueError(f"{self.name} takes x with shape (*{shape}), got {tuple(x.shape)}")
+        if bool(x.isnan().any()):
+            raise ValueError("x has NaN in it: there is no posterior given an observation that is not one")
+        try:
+            torch.broadcast_shapes(theta.shape[:-1], x.shape[:cut])
+        except RuntimeError:
+            raise ValueError(
+                f"theta has leading shape {tuple(theta.shape[:-1])} and x {tuple(x.shape[:cut])}; give one x for all "
+                "theta, one x per theta, or shapes that broadcast"
+            ) from None
+        return theta, x
+
+    def _need_posterior(self) -> None:
+        if not self.has_exact_posterior:
+            raise ValueError(f"the exact posterior of {self!r} is not known; task.has_exact_posterior tells")
+
+    def __repr__(self) -> str:
+        options = "".join(f", {k}={v!r}" for k, v in self.options.items())
+        return f"task({self.name!r}{options})"
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name} should be a tensor, an array or a list of numbers, got {type(value).__name__}"
+        ) from error
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} should hold real numbers, got {tensor.dtype}")
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def _broadcast(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, limit: int) -> Tensor:
+    """f(a, b) with shape `(*,)` for a `(*, I)` and b `(*, J)`, on pieces of at most `limit` elements of the result."""
+    shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    if shape.numel() <= limit or not shape:
+        return f(a, b)
+    a, b = a.expand(*shape, a.shape[-1]), b.expand(*shape, b.shape[-1])
+    axis = max(range(len(shape)), key=lambda i: shape[i])
+    pieces = max(1, shape[axis] * limit // shape.numel())
+    parts = zip(a.split(pieces, axis), b.split(pieces, axis), strict=True)
+    return torch.cat([_broadcast(f, p, q, limit) for p, q in parts], axis)

@@ -1,0 +1,102 @@
+"""One random stream per simulation, for compiled simulators.
+
+Row i of a batch draws from its own xoshiro256++ generator (Blackman & Vigna), whose 256 bits of state are hashed from a
+128-bit key of the seed and from i. So a row depends on the seed and its index alone: not on how many rows come with it,
+and not on how many threads share the work. A smaller batch is a prefix of a larger one.
+
+The kernels are compiled without the interpreter lock and called on blocks of rows from ordinary threads. That needs no
+threading layer of numba's, which neither survives a fork nor allows calls from two threads at once.
+"""
+
+from __future__ import annotations
+
+__all__ = ["compiled", "key_of", "next_word", "normals", "run_rows", "start", "uniform"]
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from equipoise import randomness
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """numba's compiler, keeping its results on disk where there is a place to write to."""
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # neither the package nor the home directory is writable
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@compiled
+def _mix(z: Any) -> Any:
+    """The finaliser of splitmix64: a bijection of 64 bits that leaves no pattern."""
+    z = (z ^ (z >> np.uint64(30))) * _MIX1
+    z = (z ^ (z >> np.uint64(27))) * _MIX2
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def start(state: Any, key: Any, row: Any) -> None:
+    """Set `state`, four words, to the beginning of the stream of `row` under `key`, two words."""
+    for half in range(2):
+        base = _mix(key[half] + np.uint64(row) * _GAMMA)
+        state[2 * half] = _mix(base + _GAMMA)
+        state[2 * half + 1] = _mix(base + _GAMMA + _GAMMA)
+
+
+@compiled
+def next_word(state: Any) -> Any:
+    """64 random bits."""
+    total = state[0] + state[3]
+    result = ((total << np.uint64(23)) | (total >> np.uint64(41))) + state[0]
+    shifted = state[1] << np.uint64(17)
+    state[2] ^= state[0]
+    state[3] ^= state[1]
+    state[1] ^= state[2]
+    state[0] ^= state[3]
+    state[2] ^= shifted
+    state[3] = (state[3] << np.uint64(45)) | (state[3] >> np.uint64(19))
+    return result
+
+
+@compiled
+def uniform(state: Any) -> Any:
+    """Uniform on [0, 1), with 53 bits."""
+    return float(next_word(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@compiled
+def normals(state: Any) -> Any:
+    """Two independent standard normals (Box & Muller)."""
+    radius = math.sqrt(-2.0 * math.log(1.0 - uniform(state)))
+    angle = 2.0 * math.pi * uniform(state)
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def key_of(seed: int, *path: str | int) -> np.ndarray:
+    """The 128-bit key of a stream of randomness, as two words."""
+    return randomness.sequence(seed, *path).generate_state(2, np.uint64)
+
+
+def run_rows(kernel: Any, theta: np.ndarray, key: np.ndarray, out: np.ndarray, *options: Any) -> None:
+    """Fill `out` with `kernel(theta, key, first_row, out, *options)`, block by block, on torch's number of threads."""
+    threads = torch.get_num_threads()
+    rows = theta.shape[0]
+    block = max(1, math.ceil(rows / (8 * threads)))  # eight blocks a thread even out what rows cost
+    if threads == 1 or rows < 2:
+        kernel(theta, key, 0, out, *options)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        starts = range(0, rows, block)
+        jobs = [pool.submit(kernel, theta[i : i + block], key, i, out[i : i + block], *options) for i in starts]
+        for job in jobs:
+            job.result()
