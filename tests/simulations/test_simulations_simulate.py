@@ -78,8 +78,8 @@ def test_finds_out_how_a_simulator_is_called(simulator) -> None:
 
 @every_simulator
 def test_law_and_shape(simulator) -> None:
-    """(x - θ0)/θ1 is standard normal, independently over rows: the mean of 3·2000 has standard error 0.013, the correlation
-    of neighbouring rows 0.013. Bounds at 4 standard errors: a false alarm in 16,000 for each simulator; the seed is fixed."""
+    """(x - θ0)/θ1 is standard normal, independently over rows: the mean of 3·2000 has standard error 0.013, and so has
+    the correlation of neighbouring rows. Bounds at 4 standard errors, a false alarm in 16,000; the seed is fixed."""
     pairs = eq.simulate(PRIOR, simulator, 2000, seed=3)
     assert pairs.theta.shape == (2000, 2) and pairs.x.shape == (2000, 3)
     assert pairs.theta.dtype == pairs.x.dtype == torch.float32
@@ -120,13 +120,14 @@ def test_number_of_workers_changes_nothing(simulator) -> None:
 def test_workers_take_lambdas_and_closures() -> None:
     shift = 5.0
     one, two = (
-        eq.simulate(PRIOR, lambda theta: theta + shift + torch.randn_like(theta), 20, workers=w, block_size=8) for w in (1, 2)
+        eq.simulate(PRIOR, lambda theta: theta + shift + torch.randn_like(theta), 20, workers=w, block_size=8)
+        for w in (1, 2)
     )
     assert torch.equal(one.x, two.x)
 
 
 def test_workers_in_a_script_without_a_guard(tmp_path) -> None:
-    """No `if __name__ == "__main__"`; a function of the script; output printed by the simulator; torch used beforehand."""
+    """No `if __name__ == "__main__"`; a function of the script; a simulator that prints; torch's threads running."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""

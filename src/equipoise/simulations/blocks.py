@@ -16,7 +16,17 @@ sees all of it or none of it. A digest of the arrays is kept in the file, agains
 
 from __future__ import annotations
 
-__all__ = ["STORAGES", "Block", "CorruptBlockError", "compact", "load_x", "read_block", "write_block", "write_whole"]
+__all__ = [
+    "STORAGES",
+    "Block",
+    "CorruptBlockError",
+    "compact",
+    "load_x",
+    "open_hdf5",
+    "read_block",
+    "write_block",
+    "write_whole",
+]
 
 import hashlib
 import os
@@ -134,10 +144,20 @@ def write_block(
     write_whole(path, write)
 
 
+def open_hdf5(path: Path) -> h5py.File:
+    """An HDF5 file, for reading. Blocks never change in place, so that no lock is needed where none can be had."""
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if "lock" not in str(error):
+            raise
+        return h5py.File(path, "r", locking=False)
+
+
 def read_block(path: Path, *, fingerprint: str, x: bool = True, verify: bool = True) -> Block:
     """Read a block, or raise `CorruptBlockError`. Without `x` only header and θ are read, and no digest is checked."""
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             version = int(file.attrs["equipoise_format"])
             if version > FORMAT:
                 raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
@@ -161,7 +181,7 @@ def read_block(path: Path, *, fingerprint: str, x: bool = True, verify: bool = T
 
 def load_x(path: Path, key: str = "x", start: int = 0, stop: int | None = None) -> np.ndarray:
     """Rows of one dataset: a memory map where the file is contiguous float32, an array otherwise."""
-    with h5py.File(path, "r", locking=False) as file:
+    with open_hdf5(path) as file:
         data = file[key]
         offset = data.id.get_offset()
         if offset is not None and data.dtype == np.dtype("<f4") and data.size:

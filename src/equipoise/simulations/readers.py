@@ -11,6 +11,7 @@ __all__ = ["read_simulations"]
 import functools
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import h5py
 import numpy as np
 import torch
 
-from .blocks import load_x
+from .blocks import load_x, open_hdf5
 from .pairs import Column, Segment, Simulations, check_on_invalid, without_invalid
 from .store import Store
 
@@ -156,8 +157,11 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
     thetas, segments, shapes = [], [], []
     for path in paths:
         try:
-            with h5py.File(path, "r", locking=False) as file:
-                keys = [k for k, v in file.items() if isinstance(v, h5py.Dataset)]
+            with open_hdf5(path) as file:
+                keys: list[str] = []
+                file.visititems(
+                    lambda key, item, keys=keys: keys.append(key) if isinstance(item, h5py.Dataset) else None
+                )
                 theta_name, x_name = _keys(path, keys, theta_key, x_key)
                 thetas.append(np.asarray(file[theta_name][()]))
                 data = file[x_name]
@@ -185,11 +189,12 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
 
 def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            theta_name, x_name = _keys(path, file.files, theta_key, x_key)
-            theta, x = (_unpickled(file, key, path) for key in (theta_name, x_name))
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        file = np.load(path, allow_pickle=False)
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
         raise ValueError(f"{path} is not an .npz file, or is truncated ({error})") from error
+    with file:
+        theta_name, x_name = _keys(path, file.files, theta_key, x_key)
+        theta, x = (_unpickled(file, key, path) for key in (theta_name, x_name))
     return theta, _array_column(x, path)
 
 
@@ -213,6 +218,8 @@ def _unpickled(file: Any, key: str, path: Path) -> np.ndarray:
         return np.asarray(file[key])
     except ValueError as error:
         raise ValueError(f"{key!r} in {path} holds Python objects, not an array of numbers") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{key!r} in {path} is damaged ({error})") from error
 
 
 def _array_column(array: np.ndarray, path: Path) -> Column:

@@ -177,6 +177,11 @@ class StoreSink:
 
     def result(self, on_invalid: str) -> Simulations:
         assert self.store is not None
+        there = set(self.store.numbers())
+        for block in self.store.leftovers():  # of processes that were killed between two steps
+            if block in there and self.claims.take(block):
+                self.store.drop_partial(block)
+                self.claims.drop(block)
         return self.store.read(self.n, on_invalid=on_invalid)
 
     def close(self) -> None:

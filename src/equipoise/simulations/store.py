@@ -46,6 +46,7 @@ except ImportError:  # Windows has no flock: blocks are then claimed by nobody, 
 #: The store format. A reader refuses what is newer.
 FORMAT = 1
 _NAME = re.compile(r"block-(\d{6,})\.h5")
+_LEFTOVER = re.compile(r"block-(\d{6,})\.(claim|partial)")
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,9 @@ class Store:
         return self._read(self.block_path(number), x=x)
 
     def write(self, number: int, theta: np.ndarray, x: np.ndarray) -> None:
-        """Put the first `len(x)` rows of a block in place, and drop what was kept of it while it was incomplete."""
+        """Put the first `len(x)` rows of a block in place, and drop what was kept of them while it was incomplete."""
         write_block(self.block_path(number), theta, x, **self._stamp)
-        self.partial_path(number).unlink(missing_ok=True)
+        self.drop_partial(number)
 
     def write_partial(self, number: int, theta: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
         """Set down some rows of a block that is not complete."""
@@ -177,6 +178,20 @@ class Store:
             return self._read(self.partial_path(number))
         except (FileNotFoundError, CorruptBlockError):
             return None
+
+    def drop_partial(self, number: int) -> None:
+        """Remove what was set down of a block, unless the block itself is shorter."""
+        partial = self.read_partial(number)
+        try:
+            rows = len(self.block(number, x=False).theta)
+        except CorruptBlockError:
+            return
+        if partial is None or partial.rows.max(initial=-1) < rows:
+            self.partial_path(number).unlink(missing_ok=True)
+
+    def leftovers(self) -> list[int]:
+        """Blocks with files of work in progress, by a process that is at it or was killed."""
+        return sorted({int(m[1]) for p in self.path.iterdir() if (m := _LEFTOVER.fullmatch(p.name))})
 
     def check(self) -> list[str]:
         """Read everything and say what is wrong: a line for each block that is damaged or missing."""
