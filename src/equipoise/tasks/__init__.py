@@ -15,11 +15,12 @@ from typing import Any
 
 from .base import Task
 from .slcp import SLCP
+from .spatial_sir import SpatialSIR
 from .two_moons import TwoMoons
 from .weinberg import Weinberg
 
 #: Name to class. A class takes the task's options as keywords.
-TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, TwoMoons)}
+TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, SpatialSIR, TwoMoons)}
 
 
 def task(name: str, **options: Any) -> Task:
