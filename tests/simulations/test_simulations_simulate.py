@@ -17,7 +17,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.simulations import InvalidSimulationsWarning, SimulationError
-from equipoise.simulations.simulators import adapt
+from equipoise.simulations.probing import adapt
 
 PRIOR = eq.BoxUniform([-1.0, 0.5], [1.0, 2.0])
 
@@ -237,8 +237,9 @@ def test_invalid_rows_are_dropped_counted_and_shown() -> None:
     everything = eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="keep")
     bad = everything.theta[:, 0] > 0.5
     assert len(everything) == 500 and everything.n_invalid == int(bad.sum()) > 50
-    with pytest.warns(InvalidSimulationsWarning, match=rf"{int(bad.sum())} of 500"):
+    with pytest.warns(InvalidSimulationsWarning, match=rf"{int(bad.sum())} of 500") as caught:
         pairs = eq.simulate(PRIOR, sometimes_nan, 500)
+    assert caught[0].filename == __file__, "the warning points at the user's own line"
     assert pairs.n_invalid == int(bad.sum()) and len(pairs) == 500 - pairs.n_invalid
     assert torch.equal(pairs.theta, everything.theta[~bad]) and torch.equal(pairs.x, everything.x[~bad])
     assert torch.equal(pairs.invalid_theta, everything.theta[bad])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.simulations import CorruptBlockError, InvalidSimulationsWarning, Store, pairs, sinks
+from equipoise.simulations import CorruptBlockError, InvalidSimulationsWarning, Store, columns, sinks
 from equipoise.simulations.blocks import compact
 
 PRIOR = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
@@ -561,7 +561,7 @@ def test_little_is_held_in_memory(tmp_path, monkeypatch) -> None:
     """A set of 16 packed blocks (120 kB each decoded) under a cache of two of them."""
     field = Field()
     eq.simulate(PRIOR, field.simulate, 256, store=tmp_path, block_size=16)
-    monkeypatch.setattr(pairs, "CACHE_BYTES", 250_000)
+    monkeypatch.setattr(columns, "CACHE_BYTES", 250_000)
     lazy = Store(tmp_path).read(256)
     for _ in lazy.batches(32):
         assert lazy._column._cached_bytes() <= 250_000

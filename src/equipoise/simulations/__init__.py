@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 from .blocks import CorruptBlockError
-from .pairs import InvalidSimulationsWarning, Simulations
+from .pairs import Simulations
 from .readers import read_simulations
+from .reports import InvalidSimulationsWarning
 from .simulating import SimulationError, simulate
 from .store import Store

@@ -13,13 +13,9 @@ blocks of a window change with the seed.
 
 from __future__ import annotations
 
-__all__ = ["Column", "InvalidSimulationsWarning", "Segment", "Simulations", "column", "without_invalid"]
+__all__ = ["Simulations", "check_on_invalid", "without_invalid"]
 
-import functools
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +25,10 @@ from torch import Tensor
 
 from equipoise import randomness
 
+from . import columns
 from .blocks import STORAGES, compact, write_whole
-
-#: Bytes of decoded blocks that a column keeps, and of one window of `batches`.
-CACHE_BYTES = 1 << 28
-#: A memory map holds a file open, and systems allow about a thousand open files.
-CACHE_FILES = 256
-
-
-class InvalidSimulationsWarning(UserWarning):
-    """Some simulations have NaN or infinite values and were left out."""
-
-
-def column(x: Any) -> Column:
-    """A column over an array or tensor that is already there."""
-    array = x.numpy() if isinstance(x, Tensor) else x
-    return Column([Segment(len(array), functools.partial(np.asanyarray, array))], array.shape[1:])
+from .columns import Column, column, groups
+from .reports import InvalidSimulationsWarning, warn
 
 
 def without_invalid(
@@ -63,12 +47,11 @@ def without_invalid(
     if count and on_invalid == "drop":
         if count == total:
             raise ValueError(f"all {total} {what} have NaN or infinite values; nothing is left to learn from")
-        warnings.warn(
+        warn(
             f"{count} of {total} {what} ({count / total:.2%}) have NaN or infinite values and were left out. "
             "What is learnt from the rest is conditional on a simulation being valid; `.invalid_theta` shows "
             "where they fail.",
             InvalidSimulationsWarning,
-            stacklevel=3,
         )
         rows = np.setdiff1d(rows, invalid, assume_unique=True)
     if isinstance(x, Column):
@@ -85,62 +68,6 @@ def without_invalid(
 def check_on_invalid(on_invalid: str) -> None:
     if on_invalid not in ("drop", "raise", "keep"):
         raise ValueError(f"on_invalid should be 'drop', 'raise' or 'keep', got {on_invalid!r}")
-
-
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """Rows that are loaded together: one block, one file, or a piece of a long file."""
-
-    rows: int
-    load: Callable[[], np.ndarray]
-
-
-class Column:
-    """Rows of one quantity in consecutive segments, each loaded when it is needed.
-
-    Arguments:
-        segments: the pieces, in order.
-        shape: the shape of one row.
-    """
-
-    def __init__(self, segments: Sequence[Segment], shape: Sequence[int]) -> None:
-        self.segments, self.shape = list(segments), tuple(int(k) for k in shape)
-        self.starts = np.concatenate([[0], np.cumsum([s.rows for s in self.segments])]).astype(np.int64)
-        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def __getstate__(self) -> dict[str, Any]:  # workers of a data loader open the files themselves
-        return {**self.__dict__, "_cache": OrderedDict()}
-
-    def segment_of(self, rows: np.ndarray) -> np.ndarray:
-        """The number of the segment that holds each row."""
-        return np.searchsorted(self.starts, rows, side="right") - 1
-
-    def take(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
-        """The given rows, in the given order, with shape `(len(rows), *shape)`."""
-        out = np.empty((len(rows), *self.shape), dtype)
-        for number, places in _groups(self.segment_of(rows)):
-            out[places] = self._segment(number)[rows[places] - self.starts[number]]
-        return out
-
-    def pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """The given rows, which must be sorted, segment by segment and in the dtype they are kept in."""
-        for number, places in _groups(self.segment_of(rows)):
-            yield self._segment(number)[rows[places] - self.starts[number]]
-
-    def _segment(self, number: int) -> np.ndarray:
-        if number in self._cache:
-            self._cache.move_to_end(number)
-            return self._cache[number]
-        array = self._cache[number] = self.segments[number].load()
-        while len(self._cache) > 1 and (len(self._cache) > CACHE_FILES or self._cached_bytes() > CACHE_BYTES):
-            self._cache.popitem(last=False)
-        return array
-
-    def _cached_bytes(self) -> int:
-        return sum(0 if isinstance(a, np.memmap) else a.nbytes for a in self._cache.values())
 
 
 class Simulations:
@@ -248,7 +175,7 @@ class Simulations:
         """
         if self.storage == "float32":
             return self.x
-        pieces = [compact(np.asarray(p, dtype=np.float32), self.storage) for p in self._column.pieces(self._rows)]
+        pieces = [p if p.dtype.kind in "iu" else compact(p, self.storage) for p in self._column.pieces(self._rows)]
         dtype = np.result_type(*pieces) if pieces else np.float32
         out = np.empty((len(self), *self.x_shape), dtype)
         start = 0
@@ -312,11 +239,11 @@ class Simulations:
             yield rng.permutation(len(self))
             return
         row_bytes = 4 * int(np.prod(self.x_shape, dtype=np.int64))
-        window = max(1, CACHE_BYTES // row_bytes) if window is None else window
-        groups = [places for _, places in _groups(self._column.segment_of(self._rows))]
+        window = max(1, columns.CACHE_BYTES // row_bytes) if window is None else window
+        segments = [places for _, places in groups(self._column.segment_of(self._rows))]
         gathered: list[np.ndarray] = []
-        for number in rng.permutation(len(groups)):
-            gathered.append(groups[number])
+        for number in rng.permutation(len(segments)):
+            gathered.append(segments[number])
             if sum(map(len, gathered)) >= window:
                 yield rng.permutation(np.concatenate(gathered))
                 gathered = []
@@ -339,12 +266,3 @@ class Simulations:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, write)
-
-
-def _groups(labels: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(label, the places where it stands) for each label that occurs, in ascending order."""
-    if not len(labels):
-        return
-    order = np.argsort(labels, kind="stable")
-    values, starts = np.unique(labels[order], return_index=True)
-    yield from zip(values.tolist(), np.split(order, starts[1:]), strict=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 __all__ = ["read_simulations"]
 
 import functools
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,9 @@ import numpy as np
 import torch
 
 from .blocks import load_x, open_hdf5
-from .pairs import Column, Segment, Simulations, check_on_invalid, without_invalid
+from .columns import Column, Segment
+from .pairs import Simulations, check_on_invalid, without_invalid
+from .reports import warn
 from .store import Store
 
 #: Names under which the two arrays are found in the wild, the usual one first.
@@ -290,10 +291,7 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
             )
         found.append(candidates[0])
         if candidates[0] != what:
-            warnings.warn(
-                f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so",
-                stacklevel=5,
-            )
+            warn(f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so")
     return found[0], found[1]
 
 

@@ -27,7 +27,8 @@ from equipoise.progress import Progress
 
 from .blocks import STORAGES
 from .pairs import Simulations, check_on_invalid
-from .simulators import PROBES, Failure, Outcome, adapt, global_streams, global_streams_kept
+from .probing import PROBES, adapt
+from .simulators import Failure, Outcome, global_streams, global_streams_kept
 from .sinks import MemorySink, Sink, StoreSink
 from .store import Manifest
 from .workers import Inline, Pool, Workers, cores

@@ -9,7 +9,6 @@ from __future__ import annotations
 __all__ = ["MemorySink", "Sink", "StoreSink"]
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,10 @@ import numpy as np
 import torch
 
 from .blocks import CorruptBlockError
+from .claims import Claims
 from .pairs import Simulations, without_invalid
-from .store import Claims, Manifest, Store
+from .reports import warn
+from .store import Manifest, Store
 
 #: Seconds between two times that the rows of incomplete blocks are set down.
 PATIENCE = 60.0
@@ -139,7 +140,7 @@ class StoreSink:
             return None
         needed, theta = self.needed(block), self.draw(block)
         work = _Open(theta, None, np.zeros(needed, bool))
-        if self._complete(block, warn=False):  # another process was faster
+        if self._complete(block, loud=False):  # another process was faster
             self.claims.drop(block)
             return theta, np.empty(0, np.int64)
         for rows, x in self._earlier(block):
@@ -199,11 +200,11 @@ class StoreSink:
     def _finish(self, block: int) -> None:
         work = self.at_work.pop(block)
         assert self.store is not None and work.x is not None
-        if not self._complete(block, warn=False):  # where there are no locks, a longer block may have come in between
+        if not self._complete(block, loud=False):  # where there are no locks, a longer block may have come in between
             self.store.write(block, work.theta[: len(work.x)], work.x)
         self.claims.drop(block)
 
-    def _complete(self, block: int, warn: bool = True) -> bool:
+    def _complete(self, block: int, loud: bool = True) -> bool:
         self._connect()
         if self.store is None:
             return False
@@ -212,8 +213,8 @@ class StoreSink:
         except FileNotFoundError:
             return False
         except CorruptBlockError as error:
-            if warn:
-                warnings.warn(f"{error.path}: {error.reason}; it is simulated again", UserWarning, stacklevel=4)
+            if loud:
+                warn(f"{error.path}: {error.reason}; it is simulated again")
             return False
 
     def _earlier(self, block: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -21,12 +21,11 @@ later, and what is done of a block is set down every minute and on failure in `b
 
 from __future__ import annotations
 
-__all__ = ["Claims", "Manifest", "Store"]
+__all__ = ["Manifest", "Store"]
 
 import functools
 import hashlib
 import json
-import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,12 +35,8 @@ import numpy as np
 import torch
 
 from .blocks import STORAGES, Block, CorruptBlockError, load_x, read_block, write_block, write_whole
-from .pairs import Column, Segment, Simulations, without_invalid
-
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: blocks are then claimed by nobody, and at worst made twice
-    fcntl = None  # type: ignore[assignment]
+from .columns import Column, Segment
+from .pairs import Simulations, without_invalid
 
 #: The store format. A reader refuses what is newer.
 FORMAT = 1
@@ -264,49 +259,6 @@ class Store:
     @property
     def _stamp(self) -> dict[str, Any]:
         return {"storage": self.manifest.storage, "fingerprint": self.manifest.fingerprint}
-
-
-class Claims:
-    """Which blocks this process is working on, as other processes of this or another machine see it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._held: dict[int, int] = {}
-
-    def take(self, number: int) -> bool:
-        """Claim a block; False if somebody else has it."""
-        if fcntl is None:
-            return True
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._file(number), os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return False
-        except OSError:  # a file system without locks: work may be done twice, with the same result
-            os.close(handle)
-            return True
-        self._held[number] = handle
-        # Whoever wrote under this claim before and was killed left a temporary file.
-        for leftover in self.path.glob(f".block-{number:06d}.*.tmp"):
-            leftover.unlink(missing_ok=True)
-        return True
-
-    def drop(self, number: int) -> None:
-        """Give a block back."""
-        handle = self._held.pop(number, None)
-        if handle is not None:
-            self._file(number).unlink(missing_ok=True)
-            os.close(handle)
-
-    def drop_all(self) -> None:
-        """Give everything back."""
-        for number in list(self._held):
-            self.drop(number)
-
-    def _file(self, number: int) -> Path:
-        return self.path / f"block-{number:06d}.claim"
 
 
 def _write_text(path: Path, text: str) -> None:
