@@ -1,0 +1,229 @@
+"""The one door through which diagnostics see a posterior.
+
+Everything behind it works on a `Surrogate`: raw log densities of M members at given points and, where it can, draws with their
+densities. There are three kinds:
+
+- `Ours`: an `equipoise.Posterior`, all members at once;
+- `Lazy`: what turns x into a batched distribution, `flow(x).sample((n,))` and `flow(x).log_prob(theta)` (zuko's flows, and
+  lampe's NPE through its `flow`);
+- `Foreign`: anything with `sample((n,), x)` and `log_prob(theta, x)` for one x (sbi's posteriors). Where it also has
+  `sample_batched` and `log_prob_batched`, as sbi's direct posterior has, all pairs go in one call; otherwise one at a time.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Foreign", "Lazy", "Ours", "Surrogate", "as_surrogate"]
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..priors import Prior, as_prior
+
+
+class Surrogate(ABC):
+    """M densities p̂(θ|x), seen raw: as the networks give them, before anything is cut to the prior's support."""
+
+    #: "flow" (has draws), "classifier" (has none) or "foreign" (has draws).
+    kind: str
+    prior: Prior | None
+    n_members: int = 1
+    #: The number of parameters and the shape of an observation, where known.
+    dim: int | None = None
+    x_shape: tuple[int, ...] | None = None
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype | None = None
+    #: Whether draws may lie outside the prior's support and have to be left out.
+    can_leak: bool = False
+    #: Mean and standard deviation of the training observations, which broadcast to `x_shape`, where known.
+    x_reference: tuple[Tensor, Tensor] | None = None
+
+    @abstractmethod
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Raw log p̂ of every member, with shape `(M, *S, B)`, at θ with shape `(*S, B, D)` and x with shape `(B, *x_shape)`."""
+
+    @abstractmethod
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws with shape `(M, n, B, D)` and their raw log densities with shape `(M, n, B)`."""
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """log p(θ), with shape `(*S, B)`; NaN where no prior is known."""
+        if self.prior is None:
+            return torch.full(theta.shape[:-1], torch.nan, dtype=theta.dtype, device=theta.device)
+        return self.prior.log_prob(theta).to(theta)
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Raw log p̂ - log p of every member, with shape `(M, *S, B)`."""
+        return self.log_density(theta, x) - self.log_prior(theta)
+
+    def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
+        """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
+        return None
+
+
+class Ours(Surrogate):
+    """An `equipoise.Posterior`."""
+
+    def __init__(self, posterior: Any) -> None:
+        self.posterior = posterior
+        self.kind, self.n_members = posterior.kind, posterior.n_members
+        self.prior, self.dim = posterior.prior, posterior.prior.dim
+        self.x_shape, self.device = tuple(posterior.x_shape), torch.device(posterior.device)
+        self.dtype = getattr(posterior, "dtype", torch.float32)
+        self.can_leak = bool(posterior.can_leak)
+        stack = getattr(posterior, "stack", {})
+        if "x_loc" in stack and "x_scale" in stack:
+            loc, scale = stack["x_loc"][0].cpu(), stack["x_scale"][0].cpu()
+            # Without standardisation the constants are 0 and one number, and say nothing about the observations.
+            if bool((loc != 0).any()):
+                self.x_reference = loc, scale
+
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.posterior.log_ratios(theta, x) + self.log_prior(theta)
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratios: Tensor = self.posterior.log_ratios(theta, x)
+        return ratios
+
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        draws: tuple[Tensor, Tensor] = self.posterior.sample_members(n, x, generator)
+        return draws
+
+
+class Lazy(Surrogate):
+    """A function from x with shape `(B, *x_shape)` to a distribution with batch shape `(B,)`."""
+
+    kind = "foreign"
+
+    def __init__(self, build: Callable[[Tensor], Any], prior: Prior | None) -> None:
+        self.build, self.prior = build, prior
+        self.dim = None if prior is None else prior.dim
+        self.can_leak = prior is not None
+        if isinstance(build, torch.nn.Module):
+            first = next(build.parameters(), None)
+            if first is not None:
+                self.device, self.dtype = first.device, first.dtype
+
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        return _checked(self.build(x).log_prob(theta), theta.shape[:-1], "log_prob").unsqueeze(0)
+
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        distribution = self.build(x)
+        with seeded(generator):
+            theta = distribution.sample((n,))
+        if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
+            raise ValueError(
+                f"{type(distribution).__name__}.sample(({n},)) for {len(x)} observations should have shape ({n}, {len(x)}, D), "
+                f"got {tuple(theta.shape)}"
+            )
+        density = _checked(distribution.log_prob(theta), theta.shape[:-1], "log_prob")
+        return theta.unsqueeze(0), density.unsqueeze(0)
+
+
+class Foreign(Surrogate):
+    """Anything with `sample((n,), x)` and `log_prob(theta, x)` for one observation x."""
+
+    kind = "foreign"
+
+    def __init__(self, posterior: Any, prior: Prior | None) -> None:
+        self.posterior, self.prior = posterior, prior
+        self.dim = None if prior is None else prior.dim
+        self._sample_all = getattr(posterior, "sample_batched", None)
+        self._log_prob_all = getattr(posterior, "log_prob_batched", None)
+        #: sbi renormalises each log_prob with ten thousand rejection samples; ranks compare densities at one x and need none of it.
+        self.normalises = "norm_posterior" in _arguments(self._log_prob_all or posterior.log_prob)
+        # sbi's draws are already rejected; others' are checked against the prior here.
+        self.can_leak = prior is not None and not self.normalises
+        device = getattr(posterior, "_device", None) or getattr(posterior, "device", None)
+        if isinstance(device, str | torch.device):
+            self.device = torch.device(device)
+
+    @property
+    def batched(self) -> bool:
+        """Whether all pairs go in one call."""
+        return self._sample_all is not None and self._log_prob_all is not None
+
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self._density(theta, x, {"norm_posterior": False} if self.normalises else {}).unsqueeze(0)
+
+    def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
+        return self._density(theta.unsqueeze(0), x, {})[0].unsqueeze(0) if self.normalises else None
+
+    def _density(self, theta: Tensor, x: Tensor, options: dict[str, Any]) -> Tensor:
+        shape = theta.shape[:-1]
+        theta = theta.reshape(-1, *theta.shape[-2:])
+        if self._log_prob_all is not None:
+            density = torch.as_tensor(self._log_prob_all(theta, x, **options))
+            return _checked(density, theta.shape[:-1], "log_prob_batched").reshape(shape)
+        columns = [
+            _checked(
+                torch.as_tensor(self.posterior.log_prob(theta[:, b], x[b], **options)), theta.shape[:1], "log_prob"
+            )
+            for b in range(len(x))
+        ]
+        return torch.stack(columns, -1).reshape(shape)
+
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        with seeded(generator):
+            if self._sample_all is not None:
+                theta = torch.as_tensor(self._sample_all((n,), x, **_silent(self._sample_all)))
+            else:
+                sample = self.posterior.sample
+                theta = torch.stack([torch.as_tensor(sample((n,), x[b], **_silent(sample))) for b in range(len(x))], 1)
+        if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
+            raise ValueError(
+                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got {tuple(theta.shape)}; "
+                "sample((n,), x) should give shape (n, D) for one observation"
+            )
+        return theta.unsqueeze(0), self.log_density(theta, x)
+
+
+def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
+    """The posterior a user gave, as a `Surrogate`."""
+    if all(hasattr(posterior, name) for name in ("log_ratios", "sample_members", "n_members", "prior")):
+        return Ours(posterior)
+    known = None if prior is None else as_prior(prior)
+    if hasattr(posterior, "sample") and hasattr(posterior, "log_prob"):
+        return Foreign(posterior, known)
+    build = getattr(posterior, "flow", posterior)
+    if callable(build):
+        return Lazy(build, known)
+    raise TypeError(
+        f"cannot diagnose a {type(posterior).__name__}: it needs sample((n,), x) and log_prob(theta, x), or to be a function "
+        "from x to a distribution"
+    )
+
+
+def _checked(value: Tensor, shape: torch.Size, name: str) -> Tensor:
+    if value.shape != shape:
+        raise ValueError(
+            f"{name} should have shape {tuple(shape)}, one density a parameter vector, got {tuple(value.shape)}"
+        )
+    return value
+
+
+def _arguments(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _silent(function: Callable[..., Any]) -> dict[str, Any]:
+    """sbi draws a progress bar for each call unless told not to."""
+    return {"show_progress_bars": False} if "show_progress_bars" in _arguments(function) else {}
+
+
+@contextmanager
+def seeded(generator: torch.Generator) -> Iterator[None]:
+    """Objects that draw from torch's global generator are reproducible inside this block, and leave it as it was."""
+    devices = [generator.device.index or 0] if generator.device.type == "cuda" else []
+    seed = int(torch.randint(2**62, (), device=generator.device, generator=generator))
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

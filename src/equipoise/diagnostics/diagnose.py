@@ -1,0 +1,389 @@
+"""The one call: everything about a posterior that pairs (θ*, x*) can tell."""
+
+from __future__ import annotations
+
+__all__ = ["diagnose", "summary"]
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ..progress import Progress
+from ..randomness import generator
+from .adapters import Foreign, Surrogate, as_surrogate
+from .balance import signed_balance
+from .bands import Array, calibration_band, pointwise_band, simultaneous_band
+from .checks import checked_pairs, warn_if_unlike_training
+from .coverage import coverage_auc, coverage_curve, levels_covered
+from .information import information_kept, mean_and_error
+from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure
+from .uniformity import tarp_references, uniformity_p_value
+from .verdicts import judge
+
+#: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a spline.
+EVALUATION_BYTES = 8192
+#: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
+EMBEDDING_FACTOR = 64
+#: The default memory bound, in bytes.
+MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
+#: Below this many effective points a rank is little more than a coin.
+TRUSTED_POINTS = 20
+
+ExactLogProb = Callable[[Tensor, Tensor], Any]
+
+
+def diagnose(
+    posterior: Any,
+    theta: Any,
+    x: Any,
+    prior: Any = None,
+    exact_log_prob: ExactLogProb | ArrayLike | Tensor | None = None,
+    seed: int = 0,
+    *,
+    samples: int = 1000,
+    levels: ArrayLike | None = None,
+    alpha: float = 0.05,
+    delta: float = 0.02,
+    recipe: str = "equipoise",
+    test: tuple[Any, Any] | None = None,
+    memory: int | None = None,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """Coverage with bands and a verdict, information, balance, SBC and TARP, for every member and their mixture.
+
+    Arguments:
+        posterior: an `equipoise.Posterior`, or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a function from x to a
+            distribution (zuko's and lampe's flows).
+        theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50; not those of training.
+        x: what the simulator gave for them, with shape `(n, *x_shape)`.
+        prior: for posteriors that do not know theirs. Without one, what needs it is NaN.
+        exact_log_prob: the exact log p(θ*|x*) where known: a function of (theta, x), such as `task.log_posterior`, or its
+            values with shape `(n,)`.
+        seed: of everything random here.
+        samples: draws (flows) or final points (classifiers, about twice as many evaluations) for each pair and member. Ranks are exactly
+            uniform under calibration for any number; 64 leave the standard error of the coverage AUC within a few per cent of its floor, 1000
+            resolve levels to a thousandth.
+        levels: where the curves are read; 0, 0.01, …, 1 unless given.
+        alpha: the rate of false verdicts, and of curves that leave their bands.
+        delta: how far below its level a certified coverage may lie.
+        recipe: "equipoise", or "released" for ranks as the code of the paper computes them (strict inequality, leaked draws kept, a fixed
+            grid of 100 cells a side for classifiers).
+        test: a larger set (theta, x) over which the members' balancing error and raw nominal log posterior are taken; they need no ranks.
+        memory: a bound in bytes on what is held at once; 256 MiB on a CPU and 16 GiB on a GPU unless given.
+        progress: False for no progress bar.
+
+    Returns:
+        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `summary` prints the essence;
+        `ds[name].attrs["long_name"]` says what a variable is, and `ds.attrs["notes"]` what could not be computed and why.
+
+    Example:
+        >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        >>> def posterior(x):  # x = θ + N(0, 1): the exact posterior is N(x/2, 1/2)
+        ...     return torch.distributions.MultivariateNormal(x / 2, torch.eye(2) / 2)
+        >>> theta = prior.sample((200,))
+        >>> ds = diagnose(posterior, theta, theta + torch.randn(200, 2), prior=prior, samples=100)
+        >>> ds.coverage.dims, str(ds.verdict.sel(member="mixture").values)
+        (('member', 'level'), 'inconclusive')
+    """
+    surrogate = as_surrogate(posterior, prior)
+    theta, x = checked_pairs(theta, x, surrogate)
+    _check_options(samples, alpha, delta, recipe)
+    grid = np.linspace(0, 1, 101) if levels is None else np.asarray(levels, float)
+    if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
+        raise ValueError("levels should be a list of numbers between 0 and 1")
+    notes = [note for note in (warn_if_unlike_training(x, surrogate),) if note]
+
+    found = _measure_all(surrogate, theta, x, samples, recipe, seed, memory, progress)
+    joint, marginal, raw = found["joint"], found["marginal"], found["log_prob_raw"]
+    if test is not None:
+        joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
+    members = [*map(str, range(surrogate.n_members)), "mixture"]
+    ds = _assemble(found, grid, members, theta, alpha, delta)
+    _add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
+    _add_balance(ds, joint, marginal, raw, members, surrogate, notes)
+    _warn_about_numbers(found, members, surrogate, samples, notes)
+    ds.attrs.update(
+        recipe=recipe,
+        ranks=_way(surrogate, samples, recipe),
+        samples=samples,
+        pairs=len(theta),
+        alpha=alpha,
+        seed=seed,
+        surrogate=type(posterior).__name__,
+        equipoise=_version(),
+        torch=torch.__version__,
+        notes="\n".join(notes),
+    )
+    return ds
+
+
+def summary(ds: xr.Dataset) -> str:
+    """The verdict table of a dataset from `diagnose`, one line a member, to print.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> flat = torch.distributions.Uniform(torch.zeros(1), torch.ones(1))
+        >>> prior = torch.distributions.Independent(flat, 1)
+        >>> ds = diagnose(
+        ...     lambda x: prior.expand((len(x),)),
+        ...     rng.random((60, 1)).astype("float32"),
+        ...     rng.random((60, 1)),
+        ...     prior=prior,
+        ... )
+        >>> print(summary(ds).splitlines()[0])
+        member   verdict                 coverage AUC      log posterior    information   balance g
+    """
+    rows = ["member   verdict                 coverage AUC      log posterior    information   balance g"]
+    for m in map(str, ds["member"].values):
+        one = ds.sel(member=m)
+        kept = float(one["information_kept"])
+        rows.append(
+            f"{m:<8} {one['verdict'].item():<23} {float(one['coverage_auc']):+.3f} ± {float(one['coverage_auc_se']):.3f}   "
+            f"{float(one['nominal_log_prob']):+7.2f} ± {float(one['nominal_log_prob_se']):.2f}   "
+            + (f"{kept:11.2f}" if np.isfinite(kept) else " " * 10 + "–")
+            + f"   {float(one['balance_signed']):+.3f} ± {float(one['balance_signed_se']):.3f}"
+        )
+        more = float(one["pairs_to_settle"])
+        if more > 0:
+            rows[-1] += f"   ({more:.0f} more pairs would settle it)" if np.isfinite(more) else ""
+    rows.append(
+        f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; certified conservative allows {float(ds['delta']):g} below the level"
+    )
+    return "\n".join(rows + [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note])
+
+
+def _measure_all(
+    s: Surrogate,
+    theta: Tensor,
+    x: Tensor,
+    samples: int,
+    recipe: str,
+    seed: int,
+    memory: int | None,
+    progress: bool | None,
+) -> dict[str, Array]:
+    """`measure` over all pairs, in batches that respect the memory bound, as float64 arrays."""
+    n = len(theta)
+    points = RELEASED_BINS ** theta.shape[1] if recipe == "released" and s.kind == "classifier" else samples
+    size, limit = _batch_size(s, x, points, memory)
+    dtype = s.dtype or (theta.dtype if theta.is_floating_point() else torch.float32)
+    stream = generator(seed, "diagnose", device=s.device)
+    everyone = theta.to(s.device, dtype)
+    scale = everyone.std(0).clamp_min(torch.finfo(dtype).tiny)
+    before = everyone.roll(1, 0)
+    reference = tarp_references(everyone, s.prior, generator(seed, "diagnose", "tarp", device=s.device))
+    parts: list[list[Array]] = []
+    with Progress("diagnosing", total=n, show=progress) as bar:
+        for low in range(0, n, size):
+            rows = slice(low, min(low + size, n))
+            here = x[rows].to(s.device)
+            here = here.to(dtype) if here.is_floating_point() else here
+            batch = Batch(everyone[rows], before[rows], here, reference[rows], scale)
+            found = measure(s, batch, samples, recipe, stream, limit)
+            parts.append([f.double().cpu().numpy() for f in found])
+            bar.advance(rows.stop - rows.start, "pairs")
+    return {
+        name: np.concatenate(values, 1) for name, values in zip(Measured._fields, zip(*parts, strict=True), strict=True)
+    }
+
+
+def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
+    """How many pairs go together, and how many evaluations of a member one call may ask for."""
+    bound = memory or MEMORY.get(s.device.type, MEMORY["cpu"])
+    limit = max(1, bound // EVALUATION_BYTES)
+    if isinstance(s, Foreign) and not s.batched:
+        return 16, limit
+    embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // EVALUATION_BYTES
+    return max(1, min(len(x), limit // (s.n_members * points + embedding))), limit
+
+
+@torch.no_grad()
+def _test_ratios(
+    s: Surrogate, theta: Any, x: Any, memory: int | None, progress: bool | None
+) -> tuple[Array, Array, Array]:
+    """Joint and marginal log-ratios and raw log densities of the members over a larger set, with shape `(M, N)`."""
+    theta, x = checked_pairs(theta, x, s)
+    size, _ = _batch_size(s, x, 2, memory)
+    theta = theta.to(s.device, s.dtype or theta.dtype)
+    before = theta.roll(1, 0)
+    parts: list[tuple[Array, ...]] = []
+    with Progress("testing", total=len(theta), show=progress) as bar:
+        for low in range(0, len(theta), size):
+            pair = torch.stack([theta[low : low + size], before[low : low + size]])
+            here = x[low : low + size].to(s.device)
+            here = here.to(theta.dtype) if here.is_floating_point() else here
+            ratio = s.log_ratio(pair, here)
+            raw = ratio[:, 0] + s.log_prior(pair[0])
+            parts.append(tuple(v.double().cpu().numpy() for v in (ratio[:, 0], ratio[:, 1], raw)))
+            bar.advance(pair.shape[1], "pairs")
+    joint, marginal, raw_ = (np.concatenate(values, 1) for values in zip(*parts, strict=True))
+    return joint, marginal, raw_
+
+
+def _assemble(
+    found: dict[str, Array], grid: Array, members: list[str], theta: Tensor, alpha: float, delta: float
+) -> xr.Dataset:
+    rank, n, dim = found["rank"], found["rank"].shape[1], theta.shape[1]
+    curve, (area, area_se) = coverage_curve(rank, grid), coverage_auc(rank)
+    low, high = simultaneous_band(curve, n, 1 - alpha)
+    low_one, high_one = pointwise_band(curve, n, 1 - alpha)
+    band_low, band_high = calibration_band(grid, n, 1 - alpha)
+    found_verdicts = judge(rank, alpha=alpha, delta=delta)
+    nominal, nominal_se = mean_and_error(found["log_prob"])
+    sbc = np.moveaxis(found["sbc_rank"], -1, 1)
+    by_level, by_pair = ("member", "level"), ("member", "pair")
+    variables: dict[str, tuple[Any, Any, str]] = {
+        "rank": (by_pair, rank, "HPD rank"),
+        "coverage": (by_level, curve, "expected coverage"),
+        "coverage_low": (by_level, low, "simultaneous band of the coverage, lower end"),
+        "coverage_high": (by_level, high, "simultaneous band of the coverage, upper end"),
+        "coverage_low_pointwise": (by_level, low_one, "interval of the coverage at each level alone, lower end"),
+        "coverage_high_pointwise": (by_level, high_one, "interval of the coverage at each level alone, upper end"),
+        "calibration_low": ("level", band_low, "where the whole curve of a calibrated posterior lies, lower end"),
+        "calibration_high": ("level", band_high, "where the whole curve of a calibrated posterior lies, upper end"),
+        "coverage_auc": ("member", area, "area between coverage and the diagonal"),
+        "coverage_auc_se": ("member", area_se, "standard error of the coverage AUC"),
+        "levels_covered": (
+            "member",
+            levels_covered(curve, grid),
+            "levels strictly between 0 and 1 with coverage ≥ level",
+        ),
+        "verdict": ("member", found_verdicts.verdict.astype(object), "verdict"),
+        "verdict_p_value": ("member", found_verdicts.p_value, "p-value of: coverage ≥ level everywhere"),
+        "certificate_p_value": (
+            "member",
+            found_verdicts.certificate_p_value,
+            "p-value of: coverage < level - delta somewhere",
+        ),
+        "pairs_to_settle": ("member", found_verdicts.pairs_to_settle, "further pairs that would settle the verdict"),
+        "delta": ((), delta, "tolerance of the certificate"),
+        "log_prob": (by_pair, found["log_prob"], "log posterior of the true parameters"),
+        "nominal_log_prob": ("member", nominal, "nominal log posterior"),
+        "nominal_log_prob_se": ("member", nominal_se, "standard error of the nominal log posterior"),
+        "entropy": ("member", found["entropy"].mean(-1), "mean entropy of the posterior"),
+        "leakage": ("member", found["leakage"].mean(-1), "mean mass outside the prior's support"),
+        "effective_samples": ("member", np.median(found["effective"], -1), "median effective number of points a rank"),
+        "effective_samples_min": ("member", found["effective"].min(-1), "smallest effective number of points a rank"),
+        "sbc_rank": (("member", "parameter", "pair"), sbc, "SBC rank"),
+        "sbc": (("member", "parameter", "level"), coverage_curve(sbc, grid), "share of SBC ranks up to the level"),
+        "sbc_p_value": (("member", "parameter"), uniformity_p_value(sbc), "p-value of: SBC ranks are uniform"),
+        "tarp_rank": (by_pair, found["tarp_rank"], "TARP rank"),
+        "tarp": (by_level, coverage_curve(found["tarp_rank"], grid), "TARP expected coverage"),
+        "tarp_p_value": ("member", uniformity_p_value(found["tarp_rank"]), "p-value of: TARP ranks are uniform"),
+        "theta": (("pair", "parameter"), theta.double().cpu().numpy(), "true parameters"),
+    }
+    ds = xr.Dataset(coords={"member": members, "level": grid, "pair": np.arange(n), "parameter": np.arange(dim)})
+    for name, (dims, values, meaning) in variables.items():
+        ds[name] = xr.DataArray(values, dims=dims, attrs={"long_name": meaning})
+    return ds
+
+
+def _add_information(
+    ds: xr.Dataset,
+    s: Surrogate,
+    theta: Tensor,
+    x: Tensor,
+    exact: ExactLogProb | ArrayLike | Tensor | None,
+    found: dict[str, Array],
+    notes: list[str],
+) -> None:
+    n, nan = len(theta), np.full(len(ds["member"]), np.nan)
+    kept, kept_se, exact_mean, exact_se = nan, nan, np.nan, np.nan
+    log_prior = np.full(n, np.nan)
+    if s.prior is not None:
+        log_prior = s.prior.log_prob(theta.to(s.prior.device)).double().cpu().numpy()
+    else:
+        notes.append("no prior was given: information kept, balance and leakage need one")
+    if exact is not None:
+        values = exact(theta, x) if callable(exact) else exact
+        values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
+        if values.shape != (n,):
+            raise ValueError(
+                f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(f"exact_log_prob is not finite for {int((~np.isfinite(values)).sum())} of the {n} pairs")
+        (exact_mean, exact_se), (kept, kept_se) = (
+            mean_and_error(values),
+            information_kept(found["log_prob"], log_prior, values),
+        )
+    for name, dims, value, meaning in (
+        ("information_kept", "member", kept, "information kept: 0 for the prior, 1 for the exact posterior"),
+        ("information_kept_se", "member", kept_se, "standard error of the information kept"),
+        ("prior_log_prob", (), log_prior.mean(), "mean log prior of the true parameters"),
+        ("exact_log_prob", (), exact_mean, "nominal log posterior of the exact posterior"),
+        ("exact_log_prob_se", (), exact_se, "standard error of the exact nominal log posterior"),
+    ):
+        ds[name] = xr.DataArray(value, dims=dims, attrs={"long_name": meaning})
+
+
+def _add_balance(
+    ds: xr.Dataset, joint: Array, marginal: Array, raw: Array, members: list[str], s: Surrogate, notes: list[str]
+) -> None:
+    g, g_se = signed_balance(joint, marginal)
+    nominal, nominal_se = mean_and_error(raw)
+    if len(g) < len(members):
+        # A larger test set has no normalisers, hence no mixture; a single member is its own.
+        pad = [g, g_se, nominal, nominal_se]
+        g, g_se, nominal, nominal_se = (np.append(v, v[0] if s.n_members == 1 else np.nan) for v in pad)
+        if s.n_members > 1:
+            notes.append("the mixture has no raw density: its balance over the larger test set is not computed")
+    for name, value, meaning in (
+        ("balancing_error", abs(g), "balancing error"),
+        ("balance_signed", g, "balance g, negative where too narrow"),
+        ("balance_signed_se", g_se, "standard error of the balance"),
+        ("nominal_log_prob_raw", nominal, "nominal log posterior, not normalised"),
+        ("nominal_log_prob_raw_se", nominal_se, "standard error of the nominal log posterior, not normalised"),
+    ):
+        ds[name] = xr.DataArray(value, dims="member", attrs={"long_name": meaning})
+
+
+def _warn_about_numbers(
+    found: dict[str, Array], members: list[str], s: Surrogate, samples: int, notes: list[str]
+) -> None:
+    broken = [m for m, row in zip(members, found["rank"], strict=True) if np.isnan(row).any()]
+    if broken:
+        notes.append(f"log densities of {', '.join(broken)} are NaN for some pairs, and so is what depends on them")
+        warnings.warn(notes[-1] + "; the network has probably diverged in training", stacklevel=3)
+    thin = (found["effective"] < TRUSTED_POINTS).mean()
+    if thin > 0.05 and samples >= 2 * TRUSTED_POINTS:
+        notes.append(
+            f"{100 * thin:.0f}% of the ranks rest on fewer than {TRUSTED_POINTS} effective points: they remain uniform under "
+            "calibration but see little else; more samples would help"
+        )
+        warnings.warn(notes[-1], stacklevel=3)
+
+
+def _way(s: Surrogate, samples: int, recipe: str) -> str:
+    """How the ranks were computed, in words."""
+    if s.kind != "classifier":
+        return f"ranks from {samples} samples" + (", strict inequality" if recipe == "released" else "")
+    if recipe == "released":
+        return f"ranks from a grid of {RELEASED_BINS} cells a side, strict inequality"
+    assert s.prior is not None
+    if not s.prior.has_normal_map:
+        return f"ranks from {samples} weighted prior draws"
+    return f"ranks from {samples} weighted points in " + (
+        "adaptive cells" if s.prior.dim <= CELLS_UP_TO else "an adaptive Gaussian"
+    )
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return __version__
+
+
+def _check_options(samples: int, alpha: float, delta: float, recipe: str) -> None:
+    if samples < 1:
+        raise ValueError(f"samples is the number of draws a pair and at least 1, got {samples}")
+    if not 0 < alpha < 1 or not 0 <= delta < 1:
+        raise ValueError(f"alpha lies in (0, 1) and delta in [0, 1), got {alpha} and {delta}")
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe is one of {', '.join(RECIPES)}, got {recipe!r}")

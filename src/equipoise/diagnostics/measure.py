@@ -1,0 +1,261 @@
+"""Everything that is read off one batch of pairs: ranks, densities, ratios, entropy, leakage, for all members and their mixture.
+
+A batch goes one of two ways to a set of points with weights, `Points`, and from there through the same few lines.
+
+- *Draws* (flows, and foreign posteriors): L draws of every member, weight 1; draws outside the prior's support get weight 0, so that
+  what is judged is the density cut to the support. The mixture takes draw l from a member chosen at random, which is a draw of
+  the mixture; where members leak by different amounts its weight is the mixture of the cut densities over the one of the raw densities.
+- *Proposals* (classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the same points.
+
+`recipe="released"` repeats the paper's code instead: ranks W_> / W with a strict inequality, draws as they come,
+and for classifiers a fixed grid of 100 cells a side.
+"""
+
+from __future__ import annotations
+
+__all__ = ["RECIPES", "Measured", "measure"]
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .adapters import Surrogate, seeded
+from .proposals import CellProposal, GaussianProposal, Proposed
+from .ranks import effective_size, weighted_rank
+
+RECIPES = ("equipoise", "released")
+#: Cells a side of the grid in the released recipe.
+RELEASED_BINS = 100
+#: Up to this many parameters proposals are cells, beyond a Gaussian.
+CELLS_UP_TO = 3
+
+
+class Batch(NamedTuple):
+    """Pairs (θ*, x*) on the device, with what is drawn for them."""
+
+    #: θ* with shape `(B, D)`, the θ of the pair before with shape `(B, D)`, and x* with shape `(B, *x_shape)`.
+    theta: Tensor
+    rolled: Tensor
+    x: Tensor
+    #: Reference points of TARP with shape `(B, D)`, and what distances are divided by, with shape `(D,)`.
+    reference: Tensor
+    scale: Tensor
+
+
+class Measured(NamedTuple):
+    """What a batch gives; K = M + 1, the members and then the mixture."""
+
+    #: HPD, SBC and TARP ranks, with shapes `(K, B)`, `(K, B, D)`, `(K, B)`.
+    rank: Tensor
+    sbc_rank: Tensor
+    tarp_rank: Tensor
+    #: log p̂(θ*|x*), normalised and raw, with shape `(K, B)`.
+    log_prob: Tensor
+    log_prob_raw: Tensor
+    #: Log-ratios of the joint pair and of the pair with the θ before, with shape `(K, B)`: raw for members.
+    joint: Tensor
+    marginal: Tensor
+    #: Differential entropy of p̂(·|x*), mass outside the prior's support, and effective number of points, with shape `(K, B)`.
+    entropy: Tensor
+    leakage: Tensor
+    effective: Tensor
+
+
+class Points(NamedTuple):
+    """Weighted points of each of K densities, and θ* among or beside them."""
+
+    #: θ with shape `(K or 1, S, B, D)`.
+    theta: Tensor
+    #: log p̂ up to the normaliser, of the points `(K, S, B)` and of θ* `(K, B)`.
+    log_density: Tensor
+    truth: Tensor
+    #: The logarithm of the normaliser of `log_density`, with shape `(K, B)`.
+    log_normalizer: Tensor
+    #: Log weights, `(K, S, B)` and `(K, B)`; None where all are 1.
+    log_weight: Tensor | None = None
+    truth_log_weight: Tensor | None = None
+
+
+class Ratios(NamedTuple):
+    """Log-ratios of K densities, of the joint pair and of the pair with the θ before, with shape `(K, B)`."""
+
+    joint: Tensor
+    marginal: Tensor
+
+
+@torch.no_grad()
+def measure(
+    surrogate: Surrogate, batch: Batch, samples: int, recipe: str, generator: torch.Generator, limit: int
+) -> Measured:
+    """All measures of a batch; at most `limit` evaluations of a member are asked for in one call."""
+    strict = recipe == "released"
+    way = _from_proposals if surrogate.kind == "classifier" else _from_draws
+    found = way(surrogate, batch, samples, strict, generator, limit)
+    # A single member is its own mixture, to the last digit.
+    found = [found[0], found[0]] if len(found) == 1 else found
+    return Measured(*(torch.cat(pair) for pair in zip(*found, strict=True)))
+
+
+def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int) -> list[Measured]:
+    members, pairs = s.n_members, len(b.theta)
+    height = max(1, limit // (members * pairs))
+    parts = [s.draw(min(height, n - done), b.x, generator) for done in range(0, n, height)]
+    draws, density = torch.cat([p[0] for p in parts], 1), torch.cat([p[1] for p in parts], 1)
+    inside = s.prior.contains(draws) if s.prior is not None and s.can_leak else None
+    share = density.new_ones(members, pairs) if inside is None else inside.to(density.dtype).mean(1)
+    leakage = torch.full_like(share, torch.nan) if inside is None and s.kind == "foreign" else 1 - share
+    cut = inside is not None and not strict
+    # Half a draw stands for none: a member that has leaked away entirely keeps a finite, and terrible, density.
+    log_inside = share.clamp_min(0.5 / n).log() if cut else torch.zeros_like(share)
+    weight = torch.where(inside, 0.0, -math.inf).to(density.dtype) if inside is not None and cut else None
+
+    theta = torch.stack([b.theta, b.rolled])
+    if members > 1:
+        member = torch.randint(members, (1, n, pairs), device=density.device, generator=generator)
+        mixed = draws.gather(0, member.unsqueeze(-1).expand(1, *draws.shape[1:]))
+        kept = None if weight is None else weight.gather(0, member)
+        theta = torch.cat(
+            [theta, mixed[0] if kept is None else torch.where(kept[0].isfinite()[..., None], mixed[0], b.theta)]
+        )
+    values = _split(s.log_density, theta, b.x, height)
+    log_prior = s.log_prior(torch.stack([b.theta, b.rolled]))
+
+    points = Points(draws, density, values[:, 0], log_inside, weight)
+    ratios = Ratios(values[:, 0] - log_prior[0], values[:, 1] - log_prior[1])
+    found = _measured(points, b, strict, generator, values[:, 0], ratios, leakage)
+    own = s.log_prob(b.theta, b.x)
+    found = found if own is None else found._replace(log_prob=own.to(found.log_prob))
+    if members == 1:
+        return [found]
+
+    raw, normalised = _mean(values), _mean(values - log_inside.unsqueeze(1))
+    weights = None if kept is None else (normalised - raw)[:, 2:] + kept
+    truth_weight = None if kept is None else (normalised - raw)[:, 0]
+    zero = torch.zeros_like(normalised[:, 0])
+    points = Points(mixed, normalised[:, 2:], normalised[:, 0], zero, weights, truth_weight)
+    ratios = Ratios(normalised[:, 0] - log_prior[0], normalised[:, 1] - log_prior[1])
+    return [found, _measured(points, b, strict, generator, raw[:, 0], ratios, leakage.mean(0, keepdim=True))]
+
+
+def _from_proposals(
+    s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int
+) -> list[Measured]:
+    assert s.prior is not None
+    prior, members, pairs = s.prior, s.n_members, len(b.theta)
+    height = max(1, limit // (members * pairs))
+    placed, theta = _placed(s, b, n, strict, generator, height)
+    values = _split(s.log_ratio, torch.cat([torch.stack([b.theta, b.rolled]), theta]), b.x, height)
+    log_prior, log_prior_points = s.log_prior(b.theta), s.log_prior(theta)
+    no_leak = values.new_zeros(members, pairs)
+
+    def points_of(values: Tensor) -> Points:
+        """The points of K densities from their log-ratios at θ*, at the θ before and at the points, `(K, 2 + S, B)`."""
+        weight, own = values[:, 2:] - placed.log_g, values[:, 0] - placed.truth_log_g
+        log_z = weight.logsumexp(1) - math.log(weight.shape[1])
+        if placed.home is not None:
+            # θ* is one of the points and must not count twice.
+            weight = weight.scatter(1, placed.home.expand(len(values), 1, pairs), -math.inf)
+        density, truth = values[:, 2:] + log_prior_points, values[:, 0] + log_prior
+        return Points(theta.unsqueeze(0), density, truth, log_z, weight, own)
+
+    points = points_of(values)
+    raw, ratios = values[:, 0] + log_prior, Ratios(values[:, 0], values[:, 1])
+    found = _measured(points, b, strict, generator, raw, ratios, no_leak)
+    if members == 1:
+        return [found]
+    normalised = _mean(values - points.log_normalizer.unsqueeze(1))
+    mixture = points_of(normalised)._replace(log_normalizer=torch.zeros_like(normalised[:, 0]))
+    raw, ratios = _mean(values)[:, 0] + log_prior, Ratios(normalised[:, 0], normalised[:, 1])
+    return [found, _measured(mixture, b, strict, generator, raw, ratios, no_leak[:1])]
+
+
+def _placed(
+    s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, height: int
+) -> tuple[Proposed, Tensor]:
+    """Where a classifier is evaluated, and the same points as θ with shape `(S, B, D)`."""
+    prior, pairs = s.prior, len(b.theta)
+    assert prior is not None
+    if strict or not prior.has_normal_map:
+        theta = prior.from_uniform(_grid(prior.dim, b)) if strict else _prior_draws(s, n, pairs, generator).to(b.theta)
+        return Proposed(theta, theta.new_zeros(theta.shape[:2]), theta.new_zeros(pairs), None), theta
+
+    def log_ratio(u: Tensor) -> Tensor:
+        return _split(s.log_ratio, prior.from_uniform(u), b.x, height)
+
+    family = CellProposal if prior.dim <= CELLS_UP_TO else GaussianProposal
+    proposal = family.learn(log_ratio, pairs, prior.dim, n, generator)
+    placed = proposal.place(prior.to_uniform(b.theta), n, generator)
+    return placed, prior.from_uniform(placed.u)
+
+
+def _measured(
+    points: Points, b: Batch, strict: bool, generator: torch.Generator, raw: Tensor, ratios: Ratios, leakage: Tensor
+) -> Measured:
+    """The measures of K densities from their points."""
+    shape, flat = points.log_density.shape, points.truth.shape
+    own = torch.full_like(points.truth, -math.inf) if strict else points.truth_log_weight
+
+    def rank(statistic: Tensor, truth: Tensor) -> Tensor:
+        draw = torch.rand(flat, device=points.truth.device, dtype=points.truth.dtype, generator=generator)
+        uniform = torch.zeros_like(draw) if strict else draw
+        return weighted_rank(
+            statistic.expand(shape),
+            truth.expand(flat),
+            uniform=uniform,
+            log_weight=points.log_weight,
+            truth_log_weight=own,
+        )
+
+    sbc = [rank(-points.theta[..., j], -b.theta[..., j]) for j in range(b.theta.shape[-1])]
+    distance = ((points.theta - b.reference) / b.scale).square().sum(-1)
+    truth_distance = ((b.theta - b.reference) / b.scale).square().sum(-1)
+    if points.log_weight is None:
+        effective = torch.full_like(points.truth, shape[1])
+        surprise = -points.log_density.mean(1)
+    else:
+        effective = effective_size(points.log_weight)
+        share = points.log_weight.softmax(1)
+        surprise = torch.where(share > 0, -share * points.log_density, 0.0).sum(1)
+    return Measured(
+        rank=rank(points.log_density, points.truth),
+        sbc_rank=torch.stack(sbc, -1),
+        tarp_rank=rank(-distance, -truth_distance),
+        log_prob=points.truth - points.log_normalizer,
+        log_prob_raw=raw,
+        joint=ratios.joint,
+        marginal=ratios.marginal,
+        entropy=surprise + points.log_normalizer,
+        leakage=leakage,
+        effective=effective,
+    )
+
+
+def _mean(values: Tensor) -> Tensor:
+    """The log of the mean density over members, the first axis, which stays with length 1."""
+    return values.logsumexp(0, keepdim=True) - math.log(len(values))
+
+
+def _split(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, x: Tensor, height: int) -> Tensor:
+    """function(theta, x), `(M, S, B)`, in pieces of `height` rows of θ with shape `(S, B, D)`."""
+    return torch.cat([function(part, x) for part in theta.split(height)], 1)
+
+
+def _grid(dim: int, b: Batch) -> Tensor:
+    """The middles of the released recipe's cells, with shape `(100^D, B, D)`."""
+    if dim > 2:
+        raise ValueError(
+            f"the released recipe has a grid of {RELEASED_BINS} cells a side and up to 2 parameters, not {dim}"
+        )
+    axis = (torch.arange(RELEASED_BINS, device=b.theta.device, dtype=b.theta.dtype) + 0.5) / RELEASED_BINS
+    grid = torch.stack(torch.meshgrid(*[axis] * dim, indexing="ij"), -1).reshape(-1, 1, dim)
+    return grid.expand(-1, len(b.theta), dim)
+
+
+def _prior_draws(s: Surrogate, n: int, pairs: int, generator: torch.Generator) -> Tensor:
+    """Independent prior draws with shape `(n, B, D)`, for priors without cumulative distribution functions."""
+    assert s.prior is not None
+    with seeded(generator):
+        return s.prior.sample((n * pairs,)).reshape(n, pairs, -1).to(generator.device)
