@@ -14,13 +14,14 @@ import difflib
 from typing import Any
 
 from .base import Task
+from .lotka_volterra import LotkaVolterra
 from .slcp import SLCP
 from .spatial_sir import SpatialSIR
 from .two_moons import TwoMoons
 from .weinberg import Weinberg
 
 #: Name to class. A class takes the task's options as keywords.
-TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, SpatialSIR, TwoMoons)}
+TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, SpatialSIR, LotkaVolterra, TwoMoons)}
 
 
 def task(name: str, **options: Any) -> Task:

@@ -15,6 +15,7 @@ from __future__ import annotations
 __all__ = ["Task"]
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import resources
@@ -79,8 +80,7 @@ class Task(ABC):
     def log_likelihood(self, theta: Any, x: Any) -> Tensor:
         """log p(x|θ). Shapes as in `log_posterior`."""
         theta, x = self._pairs(theta, x)
-        wide = theta.double()
-        return _broadcast(self._log_likelihood, wide, self._statistics(x), CHUNK // self._width).to(theta.dtype)
+        return self._log_terms(theta.double(), x, evidence=False)[0].to(theta.dtype)
 
     def log_posterior(self, theta: Any, x: Any) -> Tensor:
         """The exact log p(θ|x), -inf outside the prior.
@@ -95,10 +95,9 @@ class Task(ABC):
             chunks, so that ten thousand x against ten thousand θ need little more memory than the result.
         """
         theta, x = self._pairs(theta, x)
-        wide, statistics = theta.double(), self._statistics(x)
-        likelihood = _broadcast(self._log_likelihood, wide, statistics, CHUNK // self._width)
-        evidence = self._log_evidence(statistics)
-        return (likelihood - evidence + self.prior.log_prob(theta)).to(theta.dtype)
+        likelihood, evidence = self._log_terms(theta.double(), x, evidence=True)
+        posterior = likelihood - evidence + self.prior.log_prob(theta)
+        return torch.where(self.prior.contains(theta), posterior, -math.inf).to(theta.dtype)
 
     def expected_log_posterior(self) -> tuple[float, float]:
         """E log p(θ*|x*) over pairs from the joint, and its standard error: the most any posterior can score.
@@ -118,6 +117,12 @@ class Task(ABC):
     @abstractmethod
     def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
         """x for float64 `theta` with shape `(N, D)`. Tasks with real-valued x give it in `dtype`."""
+
+    def _log_terms(self, theta: Tensor, x: Tensor, evidence: bool) -> tuple[Tensor, Tensor]:
+        """log p(x|θ) of the broadcast pairs and, where `evidence` is wanted, log p(x) of each x."""
+        statistics = self._statistics(x)
+        likelihood = _broadcast(self._log_likelihood, theta, statistics, CHUNK // self._width)
+        return likelihood, self._log_evidence(statistics) if evidence else likelihood.new_zeros(())
 
     def _statistics(self, x: Tensor) -> Tensor:
         """What the likelihood needs of x, with shape `(*, K)`, float64."""
