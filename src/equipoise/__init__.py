@@ -7,8 +7,8 @@
                                             methods
 
 Data flows in one direction, and the stages exchange plain tensors. Everything that can be trained exposes
-`log_ratio(theta, x)` = log q(θ|x) - log p(θ); every loss and every balance term is a function of log-ratios; a method of the
-paper is a row of `METHODS`.
+`log_ratio(theta, x)` = log q(θ|x) - log p(θ); every loss and every balance term is a function of log-ratios; a
+method of the paper is a row of `METHODS`.
 
     >>> import equipoise as eq
     >>> task = eq.task("slcp")
@@ -45,7 +45,18 @@ _HOME = {
     "load": "posteriors",
     "diagnose": "diagnostics",
 }
-_MODULES = ("diagnostics", "losses", "methods", "networks", "plots", "posteriors", "priors", "simulations", "tasks", "training")
+_MODULES = (
+    "diagnostics",
+    "losses",
+    "methods",
+    "networks",
+    "plots",
+    "posteriors",
+    "priors",
+    "simulations",
+    "tasks",
+    "training",
+)
 
 __all__ = ["__version__", *_HOME]
 

@@ -1,7 +1,7 @@
 """The methods of the paper: rows of a table, not classes.
 
-A method is a network, a base loss, a balance term with its strength λ, and how the network starts. What a call leaves `None`
-follows the row.
+A method is a network, a base loss, a balance term with its strength λ, and how the network starts. What a call
+leaves `None` follows the row.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def resolve(
     if strength is not None:
         if strength > 0 and method.balance == "none":
             raise ValueError(
-                f"balance_strength={strength} has nothing to weigh: {method.name!r} has no balance term. Pass balance='chi2' as well, or "
+                f"balance_strength={strength} has nothing to weigh: {method.name!r} has no balance term. Pass "
+                "balance='chi2' as well, or "
                 f"choose a balanced method ({', '.join(m.name for m in METHODS.values() if m.balance != 'none')})."
             )
         method = dataclasses.replace(method, strength=float(strength))

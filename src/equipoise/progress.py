@@ -1,7 +1,7 @@
 """A progress bar for anything that takes longer than two seconds.
 
-`rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half minute, so that
-a log file of a long job shows that it is alive and how long it will take.
+`rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half
+minute, so that a log file of a long job shows that it is alive and how long it will take.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class Progress:
         elif not sys.stderr.isatty() and now - self._last_line > INTERVAL:
             self._last_line = now
             left = (now - self.started) / max(self.done, 1) * (self.total - self.done)
-            print(f"{self.label}: {self.done}/{self.total} {self.note} about {left:.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"{self.label}: {self.done}/{self.total} {self.note} about {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _rich_bar(self) -> Any:
         try:

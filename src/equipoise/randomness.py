@@ -1,8 +1,8 @@
 """Explicit randomness: every stream is keyed by what it is for.
 
 A stream is named by a seed and a path of words and numbers, `("simulate", "block", 17)`, hashed into a
-`numpy.random.SeedSequence`. Two different paths give independent streams, and neither loop indices nor offsets can collide
-(seed 0 of run 1 is not seed 1 of run 0). Nothing here touches a global generator.
+`numpy.random.SeedSequence`. Two different paths give independent streams, and neither loop indices nor offsets can
+collide (seed 0 of run 1 is not seed 1 of run 0). Nothing here touches a global generator.
 """
 
 from __future__ import annotations

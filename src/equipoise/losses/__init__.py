@@ -1,9 +1,9 @@
 r"""Losses and balance terms: pure functions of log-ratios.
 
-Everything that can be trained gives \(h(\theta, x) = \log \hat q(\theta|x) - \log p(\theta)\). A training batch gives the
-matrix of log-ratios \(h_{b,r} = h(\theta_{b-r}, x_b)\), where r rolls θ through the batch: r = 0 is a joint pair
-\((\theta, x) \sim p(\theta, x)\), any other r a marginal pair \((\theta, x) \sim p(\theta)p(x)\). From its columns come the
-arguments of every function here; see `pairs`.
+Everything that can be trained gives \(h(\theta, x) = \log \hat q(\theta|x) - \log p(\theta)\). A training batch
+gives the matrix of log-ratios \(h_{b,r} = h(\theta_{b-r}, x_b)\), where r rolls θ through the batch: r = 0 is a
+joint pair \((\theta, x) \sim p(\theta, x)\), any other r a marginal pair \((\theta, x) \sim p(\theta)p(x)\). From
+its columns come the arguments of every function here; see `pairs`.
 
 The batch is the last axis (for sets: the last but one), and leading axes, the members of a stack, are kept.
 """

@@ -1,20 +1,22 @@
 r"""Balance: the divergence between the marginal of the classifier's label and the true one.
 
-With y = 1 for joint and y = 0 for marginal pairs, π(y) = ½ each, and the classifier \(\varpi(y=1|\theta,x) = \sigma(h)\), the
-classifier's marginal is \(\varpi(1) = ½[E_{joint} σ(h) + E_{marginal} σ(h)]\). It is balanced when ϖ(1) = ½, that is when
+With y = 1 for joint and y = 0 for marginal pairs, π(y) = ½ each, and the classifier \(\varpi(y=1|\theta,x) =
+\sigma(h)\), the classifier's marginal is \(\varpi(1) = ½[E_{joint} σ(h) + E_{marginal} σ(h)]\). It is balanced when
+ϖ(1) = ½, that is when
 
 .. math:: g := E_{joint} σ(h) + E_{marginal} σ(h) - 1 = 0.
 
 - χ²: \(\sum_y (ϖ(y) - π(y))^2 / π(y) = 4(ϖ(1) - ½)^2 = g^2\), the paper's criterion.
 - KL: \(KL(π‖ϖ) = -½[\log ϖ(0) + \log ϖ(1)] - \log 2\).
-- Multiclass χ² for the K + 1 labels of NRE-C. With \(p_0 = K/(K + γ\sum e^{h_i})\) the classifier's probability of "none of
-  them", \(ϖ_0 = [E_{marginal} p_0 + γ E_{joint} p_0]/(1+γ)\). The labels 1, …, K are exchangeable and share the rest equally, so the
-  sum over labels is one scalar: \(χ² = (ϖ_0 - π_0)^2 [1/π_0 + 1/(1-π_0)] = (ϖ_0 - π_0)^2 (1+γ)^2/γ\) with \(π_0 = 1/(1+γ)\).
-  At K = γ = 1 it is the binary χ².
+- Multiclass χ² for the K + 1 labels of NRE-C. With \(p_0 = K/(K + γ\sum e^{h_i})\) the classifier's probability of
+  "none of them", \(ϖ_0 = [E_{marginal} p_0 + γ E_{joint} p_0]/(1+γ)\). The labels 1, …, K are exchangeable and share
+  the rest equally, so the sum over labels is one scalar: \(χ² = (ϖ_0 - π_0)^2 [1/π_0 + 1/(1-π_0)] = (ϖ_0 - π_0)^2
+  (1+γ)^2/γ\) with \(π_0 = 1/(1+γ)\). At K = γ = 1 it is the binary χ².
 
 **The batch estimate.** The square of a batch mean overestimates g² by Var(ḡ). With \(s_b\) the b-th term of ḡ,
-\((\sum s)^2 = \sum_b \sum_c s_b s_c\), and the products of *independent* terms average to g². Rolling θ makes neighbours
-share a θ: terms up to `bandwidth` L apart (cyclically) are dependent, so these n(2L + 1) products are left out,
+\((\sum s)^2 = \sum_b \sum_c s_b s_c\), and the products of *independent* terms average to g². Rolling θ makes
+neighbours share a θ: terms up to `bandwidth` L apart (cyclically) are dependent, so these n(2L + 1) products are
+left out,
 
 .. math:: U = \frac{(\sum s)^2 - \sum_b s_b^2 - 2\sum_{l=1}^{L} \sum_b s_b s_{b+l}}{n(n - 1 - 2L)}.
 
@@ -83,7 +85,8 @@ def _unbiased_square(s: Tensor, bandwidth: int) -> Tensor:
     n = s.shape[-1]
     if n <= 1 + 2 * bandwidth:
         raise ValueError(
-            f"the unbiased balance needs more than {1 + 2 * bandwidth} pairs in a batch (terms up to {bandwidth} apart share a "
+            f"the unbiased balance needs more than {1 + 2 * bandwidth} pairs in a batch (terms up to {bandwidth} "
+            "apart share a "
             f"parameter), got {n}; use a larger batch or the plain estimate"
         )
     total = s.sum(-1).square() - s.square().sum(-1)

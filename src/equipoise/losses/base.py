@@ -2,8 +2,8 @@ r"""The three base losses.
 
 - NPE: \(-E_{p(\theta,x)} \log q(\theta|x)\), here up to the constant \(-E \log p(\theta)\), which no weight changes;
 - NRE: the binary cross-entropy of the classifier σ(h) between joint and marginal pairs;
-- NRE-C (Miller et al., 2022): the cross-entropy of a classifier over y = 0, …, K, where y = 0 says that x came from none of
-  K parameters and y = k that it came from the k-th, with prior odds γ of "some" against "none".
+- NRE-C (Miller et al., 2022): the cross-entropy of a classifier over y = 0, …, K, where y = 0 says that x came from
+  none of K parameters and y = k that it came from the k-th, with prior odds γ of "some" against "none".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a member of a stack minimises: a base loss plus λ times a balance term.
 
-An `Objective` is data. `objective_terms` evaluates the objectives of all members of a stack on one array of log-ratios, so
-that members with different losses, balance terms and strengths train in one step.
+An `Objective` is data. `objective_terms` evaluates the objectives of all members of a stack on one array of
+log-ratios, so that members with different losses, balance terms and strengths train in one step.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], l
     """The distinct objectives when strengths are set aside, and which of them each member has.
 
     Example:
-        >>> kinds, index = objective_kinds([Objective("nre"), Objective("nre", "chi2", 1.0), Objective("nre", "chi2", 100.0)])
+        >>> kinds, index = objective_kinds(
+        ...     [Objective("nre"), Objective("nre", "chi2", 1.0), Objective("nre", "chi2", 100.0)]
+        ... )
         >>> len(kinds), index
         (2, [0, 1, 1])
     """
@@ -108,7 +110,9 @@ def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], l
     return list(kinds), index
 
 
-def objective_terms(log_ratios: Tensor, kinds: Sequence[Objective], index: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+def objective_terms(
+    log_ratios: Tensor, kinds: Sequence[Objective], index: Tensor, strength: Tensor
+) -> tuple[Tensor, Tensor]:
     """The loss of each member and, within it, its balance term (without λ).
 
     Arguments:
@@ -118,8 +122,8 @@ def objective_terms(log_ratios: Tensor, kinds: Sequence[Objective], index: Tenso
         strength: λ of each member, with shape `(M,)`; whatever it says, an unbalanced kind adds nothing.
 
     Returns:
-        The total losses and the balance terms, each with shape `(M,)`. An unbalanced member's balance term is what χ² would
-        be (for the record) where marginal pairs were evaluated, NaN otherwise.
+        The total losses and the balance terms, each with shape `(M,)`. An unbalanced member's balance term is what
+        χ² would be (for the record) where marginal pairs were evaluated, NaN otherwise.
     """
     total = log_ratios.new_zeros(log_ratios.shape[0])
     balances = torch.full_like(total, float("nan"))

@@ -1,7 +1,7 @@
 r"""Joint, marginal and contrastive pairs, all from one matrix of log-ratios.
 
-With a batch of B simulated pairs \((\theta_b, x_b)\), rolling θ by r gives \((\theta_{b-r}, x_b)\). The log-ratios of the
-rolls r = 0, …, R - 1 form an array with shape `(*, R, B)`:
+With a batch of B simulated pairs \((\theta_b, x_b)\), rolling θ by r gives \((\theta_{b-r}, x_b)\). The log-ratios
+of the rolls r = 0, …, R - 1 form an array with shape `(*, R, B)`:
 
 - R = 1: joint pairs alone, all that `npe` needs;
 - R = 2: joint and marginal pairs, for `nre` and the binary balance terms;

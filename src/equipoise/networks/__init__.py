@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .base import Network
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
@@ -43,12 +44,13 @@ def network_from_spec(
     if spec["kind"] == "user":
         if network is None:
             raise ValueError(
-                f"the model was trained with a network of your own, {spec['repr'].splitlines()[0]}, whose code is not stored; pass it "
+                f"the model was trained with a network of your own, {spec['repr'].splitlines()[0]}, whose code is not "
+                "stored; pass it "
                 "again: eq.load(path, network=…)"
             )
         return UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]))
     body = embedding_from_spec(spec["embedding"], embedding)
-    scaling = {name: torch.tensor(spec[name]) for name in ("theta_loc", "theta_scale") if name in spec}
+    scaling: dict[str, Any] = {name: torch.tensor(spec[name]) for name in ("theta_loc", "theta_scale")}
     if spec["kind"] == "classifier":
         return Classifier(prior, body, tuple(spec["hidden"]), **scaling)
     if spec["kind"] == "flow":

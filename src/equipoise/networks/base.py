@@ -3,8 +3,8 @@ r"""What a network is to the rest of Equipoise: log-ratios for a stack of member
 A network is an architecture without weights; weights travel beside it as a `Stack`. Its log-ratio is evaluated in three
 parts, so that each is done as seldom as possible:
 
-- `encode(theta)`: what is fixed about θ, its coordinates (standardised, or z = Φ⁻¹(F(θ)) for a flow started at the prior) and, for a
-  flow, the offset that turns its density into a ratio. No weights; computed once for a data set.
+- `encode(theta)`: what is fixed about θ, its coordinates (standardised, or z = Φ⁻¹(F(θ)) for a flow started at the
+  prior) and, for a flow, the offset that turns its density into a ratio. No weights; computed once for a data set.
 - `embed(p, x)`: the features of x. Once per batch, shared by joint, marginal and contrastive pairs.
 - `ratio(p, code, features)`: the log-ratio of pairs.
 
@@ -16,12 +16,14 @@ from __future__ import annotations
 __all__ = ["Network"]
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .embeddings import Embedding
 from .stacks import Layout, Stack, stack_members
 
@@ -64,6 +66,7 @@ class Network(ABC):
         """The number of parameters D."""
         return self.prior.dim
 
+    @cached_property
     def layout(self) -> Layout:
         """Where each parameter lies in the flat buffer."""
         head = {name: tuple(w.shape) for name, w in self.init_head(0).items()}
@@ -83,5 +86,5 @@ class Network(ABC):
         return self.embedding(p, x)
 
     def log_ratio(self, p: Stack, theta: Tensor, x: Tensor) -> Tensor:
-        """Log-ratios `(M, *S, N)` of θ with shape `(*S, N, D)` and x with shape `(N, *x_shape)`, the same for all members."""
+        """Log-ratios `(M, *S, N)` of θ `(*S, N, D)` and x `(N, *x_shape)`, the same for all members."""
         return self.ratio(p, self.encode(theta).unsqueeze(0), self.embed(p, x.unsqueeze(0)))

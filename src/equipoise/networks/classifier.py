@@ -1,7 +1,7 @@
 """The classifier: a multi-layer perceptron whose output is the log-ratio itself.
 
-The paper's has 6 hidden layers of 256 SELU units. The first layer reads θ and the features of x side by side; it is evaluated as
-W_θ θ + W_x f(x), so that the second product is shared by all the θ that are paired with one x.
+The paper's has 6 hidden layers of 256 SELU units. The first layer reads θ and the features of x side by side; it is
+evaluated as W_θ θ + W_x f(x), so that the second product is shared by all the θ that are paired with one x.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 __all__ = ["Classifier"]
 
 import dataclasses
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .base import Network
 from .embeddings import Embedding
 from .stacks import Stack, dense
@@ -46,7 +48,7 @@ class Classifier(Network):
         weights = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for i, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            for i, (before, after) in enumerate(itertools.pairwise(widths)):
                 layer = nn.Linear(before, after)
                 weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"] = layer.weight.detach(), layer.bias.detach()
         return weights

@@ -1,13 +1,14 @@
 """Embeddings: from observations to the features that a classifier or a flow reads.
 
-All take observations with shape `(M or 1, N, *x_shape)` (1 where the members look at the same ones) and give features with shape
-`(M, N, C)`. What standardises x, `x_loc` and `x_scale`, belongs to the embedding and is stored with the weights; whole numbers
-(uint8 snapshots, counts) are turned into floats here, so that data can stay small until it is used.
+All take observations with shape `(M or 1, N, *x_shape)` (1 where the members look at the same ones) and give
+features with shape `(M, N, C)`. What standardises x, `x_loc` and `x_scale`, belongs to the embedding and is stored
+with the weights; whole numbers (uint8 snapshots, counts) are turned into floats here, so that data can stay small
+until it is used.
 
 - `Flat`: the numbers as they are, flattened.
-- `Convolutional`: the paper's. A 1×1 convolution to C channels without activation, then L times [3-convolution with padding 1,
-  SELU, max-pooling of 3 with padding 1, of stride 2 on even layers and 1 on odd ones], flattened. One-dimensional for a series
-  (T, channels), two-dimensional for an image (channels, H, W).
+- `Convolutional`: the paper's. A 1×1 convolution to C channels without activation, then L times [3-convolution with
+  padding 1, SELU, max-pooling of 3 with padding 1, of stride 2 on even layers and 1 on odd ones], flattened.
+  One-dimensional for a series (T, channels), two-dimensional for an image (channels, H, W).
 - `Module`: any `nn.Module` of a user's that maps a batch `(N, *x_shape)` to `(N, C)`.
 """
 
@@ -74,7 +75,9 @@ class Embedding(ABC):
         axes = [a for a, size in enumerate(shape) if size == 1 and (a == 0 or x.shape[a] != 1)]
         mean = x.mean(axes, keepdim=True)
         std = (x - mean).square().mean(axes, keepdim=True).sqrt()
-        std = torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0)  # a constant feature carries nothing; leave its scale
+        std = torch.where(
+            std > 1e-12 * (1 + mean.abs()), std, 1.0
+        )  # a constant feature carries nothing; leave its scale
         return mean[0], std[0]
 
 
@@ -119,7 +122,8 @@ class Convolutional(Embedding):
     def __post_init__(self) -> None:
         if len(self.x_shape) not in (2, 3):
             raise ValueError(
-                f"a convolutional embedding reads a series (T, channels) or an image (channels, H, W), got {self.x_shape}"
+                "a convolutional embedding reads a series (T, channels) or an image (channels, H, W), got "
+                f"{self.x_shape}"
             )
 
     @property
@@ -145,7 +149,7 @@ class Convolutional(Embedding):
         return self.channels * math.prod(sides)
 
     def init(self, seed: int) -> dict[str, Tensor]:
-        conv = nn.Conv1d if self.dims == 1 else nn.Conv2d
+        conv: Any = nn.Conv1d if self.dims == 1 else nn.Conv2d
         weights = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -180,8 +184,8 @@ class Module(Embedding):
     """A user's `nn.Module`, stacked with `vmap` over its parameters.
 
     Arguments:
-        module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation if the
-            module's layers have `reset_parameters`, and from a copy of the given weights otherwise.
+        module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation
+            if the module's layers have `reset_parameters`, and from a copy of the given weights otherwise.
         x_shape: the shape of one observation.
     """
 
@@ -189,7 +193,8 @@ class Module(Embedding):
         buffers = [name for name, _ in module.named_buffers()]
         if buffers:
             raise ValueError(
-                f"the embedding has buffers ({', '.join(buffers[:3])}…), which training would have to change in place; use layers "
+                f"the embedding has buffers ({', '.join(buffers[:3])}…), which training would have to change in "
+                "place; use layers "
                 "without running statistics (LayerNorm or GroupNorm instead of BatchNorm)"
             )
         self.module, self.x_shape = module, tuple(x_shape)
@@ -198,7 +203,9 @@ class Module(Embedding):
             out = module(torch.zeros(2, *self.x_shape, dtype=parameter.dtype, device=parameter.device))
         if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[0] != 2:
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise ValueError(f"an embedding maps (N, {', '.join(map(str, self.x_shape))}) to (N, C); for N = 2 it gave {shape}")
+            raise ValueError(
+                f"an embedding maps (N, {', '.join(map(str, self.x_shape))}) to (N, C); for N = 2 it gave {shape}"
+            )
         self._features = out.shape[1]
 
     @property
@@ -250,7 +257,8 @@ def choose_embedding(x_shape: tuple[int, ...]) -> Embedding:
     if len(x_shape) in (2, 3):
         return Convolutional(tuple(x_shape), layers=8, channels=8 if len(x_shape) == 2 else 16)
     raise ValueError(
-        f"no default embedding for observations of shape {x_shape}: a vector, a series (T, C) or an image (C, H, W) has one. Pass "
+        f"no default embedding for observations of shape {x_shape}: a vector, a series (T, C) or an image (C, H, W) "
+        "has one. Pass "
         "embedding=, an nn.Module that maps (N, *x_shape) to (N, C)."
     )
 
@@ -266,7 +274,8 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
         case "module":
             if module is None:
                 raise ValueError(
-                    f"the model was trained with an embedding of your own, {spec['repr'].splitlines()[0]}, whose code is not stored; "
+                    f"the model was trained with an embedding of your own, {spec['repr'].splitlines()[0]}, whose code "
+                    "is not stored; "
                     "pass it again: eq.load(path, embedding=…)"
                 )
             return Module(module, x_shape)

@@ -1,10 +1,10 @@
 r"""The neural spline flow, and its three starts.
 
-An autoregressive flow maps coordinates u of θ to base coordinates through T transforms, each a rational-quadratic spline per
-coordinate whose knots come from a masked network of the earlier coordinates and of the features of x; the order of the
-coordinates alternates. Hypernetworks, masks and initialisation are zuko's (`zuko.flows.NSF`); they are walked here by hand, for
-a stack of members, without lazy distributions, so that `torch.compile` sees one graph. A masked weight is set to zero once
-and never trained, instead of being multiplied by its mask in every step.
+An autoregressive flow maps coordinates u of θ to base coordinates through T transforms, each a rational-quadratic
+spline per coordinate whose knots come from a masked network of the earlier coordinates and of the features of x; the
+order of the coordinates alternates. Hypernetworks, masks and initialisation are zuko's (`zuko.flows.NSF`); they are
+walked here by hand, for a stack of members, without lazy distributions, so that `torch.compile` sees one graph. A
+masked weight is set to zero once and never trained, instead of being multiplied by its mask in every step.
 
 What the coordinates and the base are is the *start*:
 
@@ -14,12 +14,13 @@ What the coordinates and the base are is the *start*:
 | prior | Φ⁻¹(F(θ)) | N(0, I) | log φ(T(u)) + log\|T'(u)\| - log φ(u) |
 | prior_base | 10 F(θ) - 5 | U(-5, 5) | log\|T'(u)\| |
 
-The last two are the two schemes of the paper's appendix: with T the identity, q is the prior, and no T can carry mass out of
-the prior's support, because u covers exactly the support. (For a box prior, 10 F(θ) - 5 is the affine map to [-5, 5], the
-domain of the splines.) In the first, everything outside the support is leakage.
+The last two are the two schemes of the paper's appendix: with T the identity, q is the prior, and no T can carry
+mass out of the prior's support, because u covers exactly the support. (For a box prior, 10 F(θ) - 5 is the affine
+map to [-5, 5], the domain of the splines.) In the first, everything outside the support is leakage.
 
-Near the identity means that the hypernetworks give zeros. The paper's recipe (`init="scaled"`) sets biases to 0 and divides
-weights by 5; `init="identity"` sets the last layer to zero, which is the identity exactly: log-ratio 0 everywhere, balance 0.
+Near the identity means that the hypernetworks give zeros. The paper's recipe (`init="scaled"`) sets biases to 0 and
+divides weights by 5; `init="identity"` sets the last layer to zero, which is the identity exactly: log-ratio 0
+everywhere, balance 0.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["INITS", "STARTS", "SplineFlow"]
 
 import dataclasses
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,7 +37,8 @@ import zuko
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .base import Network
 from .embeddings import Embedding
 from .spline import BOUND, spline_forward, spline_inverse
@@ -80,7 +83,8 @@ class SplineFlow(Network):
             raise ValueError(f"init is one of {', '.join(INITS)}, got {self.init_scheme!r}")
         if self.start != "random" and not self.prior.has_normal_map:
             raise ValueError(
-                f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has none. Use "
+                f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has "
+                "none. Use "
                 "eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or start='random'."
             )
 
@@ -91,10 +95,10 @@ class SplineFlow(Network):
 
     # --- weights ---------------------------------------------------------------------------------------------------
 
-    def _zuko(self, seed: int) -> list[list[nn.Module]]:
-        """The linear layers of zuko's hypernetworks, by transform."""
+    @cached_property
+    def _layers(self) -> list[list[Any]]:
+        """The linear layers of zuko's hypernetworks, by transform; for their masks and their initialisation."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
             flow = zuko.flows.NSF(
                 self.dim,
                 self.embedding.features,
@@ -107,22 +111,25 @@ class SplineFlow(Network):
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
         weights = {}
-        for t, layers in enumerate(self._zuko(seed)):
-            for i, layer in enumerate(layers):
-                weight, bias = layer.weight.detach(), layer.bias.detach()
-                if hasattr(layer, "mask"):
-                    weight = weight * layer.mask
-                if self.init_scheme == "scaled":
-                    weight, bias = weight / 5, torch.zeros_like(bias)
-                elif self.init_scheme == "identity" and i == len(layers) - 1:
-                    weight, bias = torch.zeros_like(weight), torch.zeros_like(bias)
-                weights[f"flow.{t}.{i}.weight"], weights[f"flow.{t}.{i}.bias"] = weight, bias
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for t, layers in enumerate(self._layers):
+                for i, layer in enumerate(layers):
+                    layer.reset_parameters()
+                    weight, bias = layer.weight.detach().clone(), layer.bias.detach().clone()
+                    if hasattr(layer, "mask"):
+                        weight = weight * layer.mask
+                    if self.init_scheme == "scaled":
+                        weight, bias = weight / 5, torch.zeros_like(bias)
+                    elif self.init_scheme == "identity" and i == len(layers) - 1:
+                        weight, bias = torch.zeros_like(weight), torch.zeros_like(bias)
+                    weights[f"flow.{t}.{i}.weight"], weights[f"flow.{t}.{i}.bias"] = weight, bias
         return weights
 
     def masks(self) -> dict[str, Tensor]:
         return {
             f"flow.{t}.{i}.weight": layer.mask
-            for t, layers in enumerate(self._zuko(0))
+            for t, layers in enumerate(self._layers)
             for i, layer in enumerate(layers)
             if hasattr(layer, "mask")
         }
@@ -172,7 +179,7 @@ class SplineFlow(Network):
         return parts
 
     def _knots(self, p: Stack, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
-        """The unconstrained knots of transform t, with shape `(M, *S, N, D, 3K - 1)`, at u with shape `(M, *S, N, D)`."""
+        """The unconstrained knots of transform t, `(M, *S, N, D, 3K - 1)`, at u with shape `(M, *S, N, D)`."""
         w_u, from_x = shared
         h = from_x.view(from_x.shape[0], *[1] * (u.ndim - 3), *from_x.shape[1:])
         if w_u is not None:
@@ -198,8 +205,8 @@ class SplineFlow(Network):
             noise: from `base_noise`, with shape `(M, *S, N, D)`.
 
         Returns:
-            θ with shape `(M, *S, N, D)` and log q(θ|x) - log p(θ) with shape `(M, *S, N)`; for a flow that can leak the ratio is
-            taken as if log p were 0 outside the support.
+            θ with shape `(M, *S, N, D)` and log q(θ|x) - log p(θ) with shape `(M, *S, N)`; for a flow that can leak
+            the ratio is taken as if log p were 0 outside the support.
         """
         v, log_slopes = noise, noise.new_zeros(noise.shape[:-1])
         for t, shared in reversed(list(enumerate(self._shared(p, features)))):

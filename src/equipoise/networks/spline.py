@@ -1,15 +1,16 @@
 r"""The monotonic rational-quadratic spline of a neural spline flow (Durkan et al., 2019), with zuko's parameterisation.
 
-K bins on [-B, B] are given by 3K - 1 unconstrained numbers: K widths, K heights, K - 1 log derivatives at the inner knots. With
-the slope floor s (1e-3) they are squashed, w ← w/(1 + |2w / log s|), heights alike, d ← d/(1 + |d / log s|); a softmax gives the
-bins' widths and heights as fractions of 2B, and exp the derivatives, which are 1 at both ends. Outside [-B, B] the map is the
-identity. In the bin \([x_0, x_1] → [y_0, y_1]\) with end slopes \(d_0, d_1\), \(s = (y_1-y_0)/(x_1-x_0)\) and \(ξ = (x-x_0)/(x_1-x_0)\),
+K bins on [-B, B] are given by 3K - 1 unconstrained numbers: K widths, K heights, K - 1 log derivatives at the inner
+knots. With the slope floor s (1e-3) they are squashed, w ← w/(1 + |2w / log s|), heights alike, d ← d/(1 + |d / log
+s|); a softmax gives the bins' widths and heights as fractions of 2B, and exp the derivatives, which are 1 at both
+ends. Outside [-B, B] the map is the identity. In the bin \([x_0, x_1] → [y_0, y_1]\) with end slopes \(d_0, d_1\),
+\(s = (y_1-y_0)/(x_1-x_0)\) and \(ξ = (x-x_0)/(x_1-x_0)\),
 
 .. math:: y = y_0 + \frac{(y_1-y_0)[sξ^2 + d_0 ξ(1-ξ)]}{s + (d_0+d_1-2s)ξ(1-ξ)}, \qquad
     \frac{dy}{dx} = \frac{s^2[2sξ(1-ξ) + d_0(1-ξ)^2 + d_1 ξ^2]}{[s + (d_0+d_1-2s)ξ(1-ξ)]^2}.
 
-The bin is picked with a one-hot sum instead of a gather: the same numbers, but its gradient is a product and not a scatter, so
-it is deterministic and a compiler can fuse it with everything around it.
+The bin is picked with a one-hot sum instead of a gather: the same numbers, but its gradient is a product and not a
+scatter, so it is deterministic and a compiler can fuse it with everything around it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BOUND = 5.0
 
 
 def _knots(phi: Tensor, bins: int, slope: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Horizontal and vertical knots and derivatives, each with shape `(*, K + 1)`, from phi with shape `(*, 3K - 1)`."""
+    """Horizontal and vertical knots and derivatives, each `(*, K + 1)`, from phi with shape `(*, 3K - 1)`."""
     widths, heights, derivatives = phi.split([bins, bins, bins - 1], dim=-1)
     floor = math.log(slope)
     widths = torch.softmax(widths / (1 + (2 / floor * widths).abs()), dim=-1)

@@ -1,12 +1,13 @@
 """Stacks: parameters with a leading member axis, in one flat buffer.
 
-A stack of M networks of one shape is a dictionary of tensors with shape `(M, *shape)`. Training keeps it as one buffer with
-shape `(M, P)`, so that an optimiser step is a handful of element-wise operations over everything, with a learning rate a
-row. `Layout` says where each parameter lies in a row. Views are cut with one `split`, whose gradient is one concatenation;
-cutting with slices would make the gradient of each view as large as the whole buffer.
+A stack of M networks of one shape is a dictionary of tensors with shape `(M, *shape)`. Training keeps it as one
+buffer with shape `(M, P)`, so that an optimiser step is a handful of element-wise operations over everything, with a
+learning rate a row. `Layout` says where each parameter lies in a row. Views are cut with one `split`, whose gradient
+is one concatenation; cutting with slices would make the gradient of each view as large as the whole buffer.
 
-Some entries are not trained: the constants that standardise x, and weights that an autoregressive mask holds at zero. They
-lie in the same buffer, and `Layout.trainable` is 0 there.
+Some entries are not trained: the constants that standardise x, and weights that an autoregressive mask holds at
+zero. They lie in the same buffer, and `Layout.trainable` is 0 there. Each parameter is padded to a multiple of 128
+bytes, since a matrix product reads aligned rows up to twice as fast.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+#: Parameters begin at multiples of this many entries.
+ALIGN = 32
 
 #: The parameters of M networks: name -> tensor with shape `(M, *shape)`.
 Stack = dict[str, Tensor]
@@ -34,20 +39,26 @@ class Layout:
     def __init__(self, shapes: Mapping[str, Sequence[int]], masks: Mapping[str, Tensor] | None = None) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
-        self.size = sum(self.sizes)
+        self.padded = [-(-size // ALIGN) * ALIGN for size in self.sizes]
+        self.size = sum(self.padded)
         masks = masks or {}
-        ones = [masks.get(n, torch.ones(())).to(torch.float32).expand(s).reshape(-1) for n, s in self.shapes.items()]
-        self.trainable = torch.cat(ones) if ones else torch.ones(0)
+        ones = {
+            n: masks.get(n, torch.ones(())).to(torch.float32).expand(s).unsqueeze(0) for n, s in self.shapes.items()
+        }
+        self.trainable = self.flatten(ones)[0]
 
     def cut(self, flat: Tensor) -> Stack:
         """The parameters in a buffer with shape `(M, P)`, as views."""
         members = flat.shape[0]
-        parts = flat.split(self.sizes, dim=1)
-        return {n: p.view(members, *s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+        parts = zip(self.shapes.items(), self.sizes, flat.split(self.padded, dim=1), strict=True)
+        return {name: part[:, :size].view(members, *shape) for (name, shape), size, part in parts}
 
     def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
         """The buffer with shape `(M, P)` from parameters with shape `(M, *shape)`."""
-        return torch.cat([stack[name].reshape(stack[name].shape[0], -1) for name in self.shapes], dim=1)
+        rows = []
+        for name, size, padded in zip(self.shapes, self.sizes, self.padded, strict=True):
+            rows.append(F.pad(stack[name].reshape(-1, size), (0, padded - size)))
+        return torch.cat(rows, dim=1)
 
 
 def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
@@ -66,6 +77,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Outputs with shape `(M, *, O)`.
     """
-    rows = x.flatten(1, -2)
-    out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    out = torch.bmm(x.flatten(1, -2), weight.mT)
+    if bias is not None:  # not baddbmm: a compiler fuses this sum with the activation that follows
+        out = out + bias.unsqueeze(1)
     return out.unflatten(1, x.shape[1:-1])

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .base import Network
 from .embeddings import Flat
 from .stacks import Stack
@@ -45,7 +46,8 @@ class UserNetwork(Network):
     def __init__(self, network: nn.Module, prior: Prior, x_shape: tuple[int, ...]) -> None:
         if not isinstance(network, nn.Module) or not callable(getattr(network, "log_ratio", None)):
             raise TypeError(
-                f"network should be a torch.nn.Module with a method log_ratio(theta, x) -> (N,), got {type(network).__name__}"
+                "network should be a torch.nn.Module with a method log_ratio(theta, x) -> (N,), got "
+                f"{type(network).__name__}"
             )
         self.network, self.prior, self.embedding = network, prior, Flat(tuple(x_shape))
         self._call = _Call(network)
@@ -61,7 +63,7 @@ class UserNetwork(Network):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for layer in network.modules():
-                reset = getattr(layer, "reset_parameters", None)
+                reset: Any = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
         return {f"user.{name}": w.detach().clone().cpu() for name, w in network.named_parameters()}

@@ -1,8 +1,8 @@
 """Posteriors on disk: safetensors and JSON, never pickle.
 
-A directory with two files. `model.safetensors` holds the weights and the training history as arrays. `model.json` holds what
-they mean: the format's version, the network's shape, the prior, the training record, and the size of the other file, so that a
-file cut short is noticed. Both are written under temporary names and renamed, the JSON last.
+A directory with two files. `model.safetensors` holds the weights and the training history as arrays. `model.json`
+holds what they mean: the format's version, the network's shape, the prior, the training record, and the size of the
+other file, so that a file cut short is noticed. Both are written under temporary names and renamed, the JSON last.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..networks import network_from_spec
-from ..priors import as_prior, prior_from_spec
+from equipoise.networks import network_from_spec
+from equipoise.priors import as_prior, prior_from_spec
+
 from .posterior import Posterior
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def load(
     version = description.get("format")
     if not isinstance(version, int) or version > FORMAT:
         raise ValueError(
-            f"{folder} was written in format {version} by Equipoise {description.get('equipoise', '?')}; this version reads up to format "
+            f"{folder} was written in format {version} by Equipoise {description.get('equipoise', '?')}; this version "
+            "reads up to format "
             f"{FORMAT}. Upgrade equipoise to read it."
         )
     size = weights.stat().st_size
@@ -106,13 +108,16 @@ def load(
     the_prior = as_prior(prior) if prior is not None else prior_from_spec(description["prior"])
     architecture = network_from_spec(description["network"], the_prior, embedding, network)
     stack = {n[len("weights.") :]: w for n, w in arrays.items() if n.startswith("weights.")}
-    wanted = architecture.layout().shapes
+    wanted = architecture.layout.shapes
     for name, shape in wanted.items():
         if name not in stack:
-            raise ValueError(f"{weights} lacks the weights {name!r}; do the embedding or network you gave match the saved ones?")
+            raise ValueError(
+                f"{weights} lacks the weights {name!r}; do the embedding or network you gave match the saved ones?"
+            )
         if tuple(stack[name].shape[1:]) != shape:
             raise ValueError(
-                f"the weights {name!r} in {weights} have shape {tuple(stack[name].shape[1:])}, but the network needs {shape}; do the prior, "
+                f"the weights {name!r} in {weights} have shape {tuple(stack[name].shape[1:])}, but the network needs "
+                f"{shape}; do the prior, "
                 "embedding or network you gave match the saved ones?"
             )
     history = _history(description, {n[len("history.") :]: w for n, w in arrays.items() if n.startswith("history.")})
@@ -126,7 +131,9 @@ def _history(description: dict[str, Any], arrays: dict[str, torch.Tensor]) -> xr
 
     variables = {n: (description["history_dims"][n], a.numpy()) for n, a in arrays.items()}
     data = xr.Dataset(variables, attrs=description["history_attrs"])
-    return data.assign_coords({d: [str(m) for m in range(s)] if d == "member" else range(s) for d, s in data.sizes.items()})
+    return data.assign_coords(
+        {d: [str(m) for m in range(s)] if d == "member" else range(s) for d, s in data.sizes.items()}
+    )
 
 
 def _version() -> str:

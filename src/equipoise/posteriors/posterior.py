@@ -1,14 +1,16 @@
 """The posterior that training returns: densities and draws of a stack of members, and of their mixture.
 
-A `Posterior` holds a network, the weights of M members, and the prior. With one member it is that member's density; with
-several it is their equal-weight mixture, log q = logmeanexp over members of their *normalised* log densities. Members trained
-together are nearly free, and their mixture is wider than each of them where they disagree, which is where a single one
-is overconfident.
+A `Posterior` holds a network, the weights of M members, and the prior. With one member it is that member's density;
+with several it is their equal-weight mixture, log q = logmeanexp over members of their *normalised* log densities.
+Members trained together are nearly free, and their mixture is wider than each of them where they disagree, which is
+where a single one is overconfident.
 
 What is normalised, and how:
 - a flow started at the prior has no mass outside the prior's support, and nothing is done;
-- any other flow is cut to the support: the mass inside is the share of fixed quasi-random draws of the flow that fall inside;
-- a classifier's ratio is divided by Z(x), from cells for D ≤ 2 (`cells`) and quasi-random prior draws beyond (`tempered`).
+- any other flow is cut to the support: the mass inside is the share of fixed quasi-random draws of the flow that
+  fall inside;
+- a classifier's ratio is divided by Z(x), from cells for D ≤ 2 (`cells`) and quasi-random prior draws beyond
+  (`tempered`).
 """
 
 from __future__ import annotations
@@ -24,17 +26,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Size, Tensor
 
-from ..networks import Network, SplineFlow, Stack
-from ..priors import Prior
-from ..randomness import generator as make_generator
-from .cells import Cells, make_cells, sample_cells
+from equipoise.networks import Network, SplineFlow, Stack
+from equipoise.priors import Prior
+from equipoise.randomness import generator as make_generator
+
+from .cells import Cells, Ratio, make_cells, sample_cells
 from .tempered import POINTS, prior_points, tempered_sample
 
 if TYPE_CHECKING:
     import xarray as xr
 
 #: Quasi-random draws behind the mass of a flow inside the prior's support.
-INSIDE_POINTS = 1 << 11
+INSIDE_POINTS = 1 << 10
 #: Draws per wanted draw that rejection may use before it gives up.
 MAX_TRIES = 20_000
 #: A normaliser from prior draws is trusted down to this effective sample size.
@@ -74,7 +77,7 @@ class Posterior:
 
     @property
     def kind(self) -> str:
-        """"flow" or "classifier"."""
+        """ "flow" or "classifier"."""
         return self.network.kind
 
     @property
@@ -99,7 +102,7 @@ class Posterior:
 
     @property
     def can_leak(self) -> bool:
-        """Whether a member may have mass outside the prior's support: a flow that was not started at a bounded prior."""
+        """Whether a member may have mass outside the prior's support: a flow not started at a bounded prior."""
         if not (isinstance(self.network, SplineFlow) and self.network.can_leak):
             return False
         far = torch.full((2, self.prior.dim), 1e30, device=self.device)
@@ -127,7 +130,9 @@ class Posterior:
 
     def __repr__(self) -> str:
         name = self.record.get("method", {}).get("name", self.kind)
-        return f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device})"
+        return (
+            f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device})"
+        )
 
     # --- per member, for diagnostics -------------------------------------------------------------------------------
 
@@ -146,9 +151,9 @@ class Posterior:
 
     @torch.no_grad()
     def log_normalizers(self, x: Tensor) -> Tensor:
-        """What to subtract from `log_ratios` to normalise each member over the prior; shape `(M, B)` for x `(B, *x_shape)`."""
+        """What to subtract from `log_ratios` to normalise each member over the prior: `(M, B)` for `(B, *x_shape)`."""
         if self.kind == "classifier":
-            evaluations = (1 << 14) if self.prior.dim <= 2 and self.prior.has_normal_map else POINTS
+            evaluations = (1 << 13) if self.prior.dim <= 2 and self.prior.has_normal_map else POINTS
             return self._by_observation(x, evaluations, self._log_z)
         if self.can_leak:
             return self._by_observation(x, INSIDE_POINTS, self._log_inside)
@@ -212,7 +217,8 @@ class Posterior:
         x = self._observations(x)
         if x.shape[0] != 1:
             raise ValueError(
-                f"sample takes one observation of shape {self.x_shape}, got {x.shape[0]} of them; use sample_batched((n,), x)"
+                f"sample takes one observation of shape {self.x_shape}, got {x.shape[0]} of them; use "
+                "sample_batched((n,), x)"
             )
         return self.sample_batched(sample_shape, x, seed)[..., 0, :]
 
@@ -288,15 +294,15 @@ class Posterior:
         """The posterior of a classifier on cells, for x with shape `(B, *x_shape)` (D ≤ 2)."""
         return make_cells(self._ratio_of(x), self.prior, self._like())
 
-    def _ratio_of(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Log-ratios `(M, G, B)` of θ with shape `(M or 1, G, B or 1, D)`, with the features of x computed once."""
+    def _ratio_of(self, x: Tensor) -> Ratio:
+        """Log-ratios of θ and these observations, with the features of x computed once."""
         features = self.network.embed(self.stack, x.unsqueeze(0))
 
-        def ratio(theta: Tensor) -> Tensor:
-            codes = self.network.encode(theta).expand(-1, -1, len(x), -1)
-            height = max(1, self._chunk() // (self.n_members * len(x)))
-            parts = [self.network.ratio(self.stack, c, features) for c in codes.split(height, dim=1)]
-            return torch.cat(parts, 1)
+        def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
+            of = features if columns is None else features[:, columns]
+            codes = self.network.encode(theta).expand(-1, -1, of.shape[1], -1)
+            height = max(1, self._chunk() // (self.n_members * of.shape[1]))
+            return torch.cat([self.network.ratio(self.stack, c, of) for c in codes.split(height, dim=1)], 1)
 
         return ratio
 
@@ -326,12 +332,14 @@ class Posterior:
         return draws
 
     def _draw_flow(self, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
-        """n draws of a single flow for each x, with shape `(n, B, D)`, rejected until they lie in the prior's support."""
+        """n draws of a single flow for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
         flow = self._flow()
         features = flow.embed(self.stack, x.unsqueeze(0))
 
         def draw(rows: int, columns: Tensor) -> Tensor:
-            uniform = torch.rand(1, rows, len(columns), self.prior.dim, generator=generator, device=self.device, dtype=self.dtype)
+            uniform = torch.rand(
+                1, rows, len(columns), self.prior.dim, generator=generator, device=self.device, dtype=self.dtype
+            )
             return flow.sample(self.stack, features[:, columns], flow.base_noise(uniform))[0][0]
 
         everyone = torch.arange(len(x), device=self.device)
@@ -342,8 +350,10 @@ class Posterior:
             row, column = outside.nonzero(as_tuple=True)
             if tries >= MAX_TRIES:
                 raise RuntimeError(
-                    f"{len(row)} of {theta[..., 0].numel()} draws fell outside the prior's support {tries} times in a row: for observation "
-                    f"{int(column[0])} almost all of the flow's mass has leaked out. Train with start='prior' (method 'bnpe_init'), "
+                    f"{len(row)} of {theta[..., 0].numel()} draws fell outside the prior's support {tries} times in a "
+                    "row: for observation "
+                    f"{int(column[0])} almost all of the flow's mass has leaked out. Train with start='prior' (method "
+                    "'bnpe_init'), "
                     "which cannot leak, or check that x looks like the simulations."
                 )
             asked = max(1, min(2 * asked, self._chunk() // len(row), 1024))
@@ -357,14 +367,18 @@ class Posterior:
             tries += asked
         return theta
 
-    def _draw_classifier(self, n: int, x: Tensor, generator: torch.Generator, seed: int) -> tuple[Tensor, dict[str, Any]]:
+    def _draw_classifier(
+        self, n: int, x: Tensor, generator: torch.Generator, seed: int
+    ) -> tuple[Tensor, dict[str, Any]]:
         """n draws of a single classifier for each x, with shape `(n, B, D)`, and a word on how good they are."""
         if self.prior.dim <= 2 and self.prior.has_normal_map:
             parts, accepted = [], 1.0
-            size = max(1, self._chunk() // (1 << 14))
+            size = max(1, self._chunk() // (1 << 13))
             for piece in x.split(size):
                 ratio = self._ratio_of(piece)
-                theta, acceptance = sample_cells(make_cells(ratio, self.prior, self._like()), ratio, self.prior, n, generator)
+                theta, acceptance = sample_cells(
+                    make_cells(ratio, self.prior, self._like()), ratio, self.prior, n, generator
+                )
                 parts.append(theta[0])
                 accepted = min(accepted, float(acceptance.min()))
             return torch.cat(parts, 1), {"sampler": "cells and Metropolis", "acceptance": accepted}
@@ -373,7 +387,8 @@ class Posterior:
         ess = float(found.ess.min())
         if ess < 0.1 * particles:
             warnings.warn(
-                f"the sampler's effective sample size is {ess:.0f} of {particles} particles for at least one observation; treat "
+                f"the sampler's effective sample size is {ess:.0f} of {particles} particles for at least one "
+                "observation; treat "
                 "these draws with care",
                 stacklevel=4,
             )
@@ -412,7 +427,9 @@ class Posterior:
         if x.is_floating_point():
             x = x.to(self.dtype)
         if x.ndim < len(self.x_shape) or x.shape[x.ndim - len(self.x_shape) :] != self.x_shape:
-            raise ValueError(f"x has shape {tuple(x.shape)}, but the posterior was trained on observations of shape {self.x_shape}")
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, but the posterior was trained on observations of shape {self.x_shape}"
+            )
         if x.is_floating_point() and not bool(x.isfinite().all()):
             raise ValueError("x has NaN or infinite values")
         return x.reshape(-1, *self.x_shape)
@@ -421,14 +438,17 @@ class Posterior:
         """θ with shape `(S, B, D)`, x with shape `(B, *x_shape)`, and the shape of the answer."""
         theta = torch.as_tensor(theta).to(self.device, self.dtype)
         if theta.ndim == 0 or theta.shape[-1] != self.prior.dim:
-            raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {self.prior.dim} parameter(s)")
+            raise ValueError(
+                f"theta has shape {tuple(theta.shape)}, but the posterior has {self.prior.dim} parameter(s)"
+            )
         leading = torch.as_tensor(x).shape[: torch.as_tensor(x).ndim - len(self.x_shape)]
         x = self._observations(x)
         try:
             shape = torch.broadcast_shapes(theta.shape[:-1], leading)
         except RuntimeError:
             raise ValueError(
-                f"theta's leading dimensions {tuple(theta.shape[:-1])} do not broadcast against x's {tuple(leading)}: give one x for all "
+                f"theta's leading dimensions {tuple(theta.shape[:-1])} do not broadcast against x's {tuple(leading)}: "
+                "give one x for all "
                 "theta, or one x a theta"
             ) from None
         theta = theta.expand(*shape, self.prior.dim)

@@ -1,21 +1,22 @@
 r"""Classifiers in more than two dimensions: quasi-random normalisers, and tempered sequential Monte Carlo.
 
-**The normaliser.** \(\log Z(x) = \log E_{p(θ)} e^{h(θ,x)}\), the mean over a fixed set of quasi-random prior draws. Its accuracy is
-seen in the effective sample size \((\sum w)^2 / \sum w^2\) of the weights \(w = e^h\). Where that is small, the posterior is too
-narrow for prior draws, and the estimate of the sampler below takes its place.
+**The normaliser.** \(\log Z(x) = \log E_{p(θ)} e^{h(θ,x)}\), the mean over a fixed set of quasi-random prior draws.
+Its accuracy is seen in the effective sample size \((\sum w)^2 / \sum w^2\) of the weights \(w = e^h\). Where that is
+small, the posterior is too narrow for prior draws, and the estimate of the sampler below takes its place.
 
-**The sampler.** Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β as far as
-keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
-systematically, and moves the particles by random-walk Metropolis steps with their own covariance, scaled by \(2.38/\sqrt{D}\) and
-tuned towards an acceptance of 0.25. The product of the stages' mean weights estimates Z(x). At β = 1 the moves go on
-until the particles' effective sample size is at least half their number.
+**The sampler.** Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β
+as far as keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
+systematically, and moves the particles by random-walk Metropolis steps with their own covariance, scaled by
+\(2.38/\sqrt{D}\) and tuned towards an acceptance of 0.25. The product of the stages' mean weights estimates Z(x). At
+β = 1 the moves go on until the particles' effective sample size is at least half their number.
 
-**Its effective sample size.** Particles that descend from one ancestor start as copies and become independent as they move. With
-\(n_a\) descendants of ancestor a among N particles, \(N_{anc} = N^2/\sum n_a^2\), and with ρ the correlation of particles before
-and after all the moves since resampling, \(N_{eff} = N / (1 + ρ (N/N_{anc} - 1))\).
+**Its effective sample size.** Particles that descend from one ancestor start as copies and become independent as
+they move. With \(n_a\) descendants of ancestor a among N particles, \(N_{anc} = N^2/\sum n_a^2\), and with ρ the
+correlation of particles before and after all the moves since resampling, \(N_{eff} = N / (1 + ρ (N/N_{anc} - 1))\).
 
-The coordinates are z with z ~ N(0, I) under the prior where the prior has that map, and θ itself otherwise. The same random
-numbers serve every member and observation, so that what comes out for one x does not depend on what else was asked for.
+The coordinates are z with z ~ N(0, I) under the prior where the prior has that map, and θ itself otherwise. The same
+random numbers serve every member and observation, so that what comes out for one x does not depend on what else was
+asked for.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..priors import Prior
-from ..randomness import generator as make_generator
+from equipoise.priors import Prior
+from equipoise.randomness import generator as make_generator
 
 #: Quasi-random prior draws behind a normaliser.
 POINTS = 1 << 13
@@ -55,7 +56,7 @@ class Tempered:
 
 
 def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
-    """n fixed draws of the prior with shape `(n, D)`: scrambled Sobol points where the prior has quantiles, else its own."""
+    """n fixed draws of the prior, `(n, D)`: scrambled Sobol points where it has quantiles, else its own."""
     if prior.has_normal_map:
         u = torch.quasirandom.SobolEngine(prior.dim, scramble=True, seed=20230421).draw(n).to(like)
         return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
@@ -180,7 +181,7 @@ def _cholesky(z: Tensor) -> Tensor:
 
 def _effective(ancestors: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """The effective sample size of moved particles, with shape `(M, B)` (see the module)."""
-    members, n, batch = ancestors.shape
+    n = ancestors.shape[1]
     counts = torch.zeros_like(ancestors, dtype=after.dtype).scatter_add(1, ancestors, torch.ones_like(after[..., 0]))
     lineages = n**2 / counts.square().sum(1)
     a = before - before.mean(1, keepdim=True)

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file, written whole and renamed, that names the training it belongs to.
 
-A killed training loses at most what it did since the last checkpoint, and ends in the same weights as one that was not killed: the
-state of the stack, the plateau rule and the history are stored, and shuffles follow from the epoch number.
+A killed training loses at most what it did since the last checkpoint, and ends in the same weights as one that was
+not killed: the state of the stack, the plateau rule and the history are stored, and shuffles follow from the epoch
+number.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 if metadata.get("identity") != self.identity:
                     raise ValueError(
-                        f"the checkpoint {self.path} belongs to another training (other data, method, settings or seed). Give "
+                        f"the checkpoint {self.path} belongs to another training (other data, method, settings or "
+                        "seed). Give "
                         "another checkpoint path, or delete the file to start anew."
                     )
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

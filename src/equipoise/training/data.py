@@ -1,11 +1,11 @@
 """Data sets on the device, held once however many members read them.
 
-Members of a stack read one of S data sets of equal size N. x keeps its own, possibly small, dtype, with shape `(S, N, *x_shape)`. What
-the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more where members that share a stack start
-differently. A batch is a gather with indices of shape `(M, B)`.
+Members of a stack read one of S data sets of equal size N. x keeps its own, possibly small, dtype, with shape `(S,
+N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more
+where members that share a stack start differently. A batch is a gather with indices of shape `(M, B)`.
 
-Where x does not fit on the device it stays where it is (in memory, memory-mapped, or in a store on disk), and each batch is read and
-sent when it is needed.
+Where x does not fit on the device it stays where it is (in memory, memory-mapped, or in a store on disk), and each
+batch is read and sent when it is needed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Data:
 
     Arguments:
         codes: what the networks need of θ, C tensors with shape `(N, E)`.
-        xs: S arrays of observations with shape `(N, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or anything with
-            `shape` and rows by index.
+        xs: S arrays of observations with shape `(N, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or
+            anything with `shape` and rows by index.
         device: where batches are wanted.
         stream: True or False to force, None to decide by the memory that is free.
     """
@@ -58,11 +58,11 @@ class Data:
         return sum(x.numel() * x.element_size() for x in xs) > SHARE * free
 
     def code_batch(self, which: Tensor, index: Tensor) -> Tensor:
-        """Codes `(M, B, E)` of the rows `index`, with shape `(M, B)`, of each member's code set `which`, with shape `(M,)`."""
+        """Codes `(M, B, E)` of the rows `index`, `(M, B)`, of each member's code set `which`, `(M,)`."""
         return self.codes[which.unsqueeze(1), index]
 
     def x_batch(self, which: Tensor, index: Tensor) -> Tensor:
-        """Observations `(M, B, *x_shape)` of the rows `index`, with shape `(M, B)`, of each member's data set `which`."""
+        """Observations `(M, B, *x_shape)` of the rows `index`, `(M, B)`, of each member's data set `which`."""
         if self.x is not None:
             return self.x[which.unsqueeze(1), index]
         rows = index.cpu()

@@ -1,6 +1,7 @@
 """`fit`: from simulations to a posterior. `fit_many`: many members, methods, strengths and data sets in one call.
 
-Members that can be evaluated by the same code, whatever their loss, strength, seed, data set and start, train in one stack.
+Members that can be evaluated by the same code, whatever their loss, strength, seed, data set and start, train in one
+stack.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from ..losses import Objective, rolls_needed
-from ..methods import Method, resolve
-from ..networks import Classifier, Embedding, Module, Network, SplineFlow, UserNetwork, choose_embedding
-from ..posteriors import Posterior
-from ..priors import Prior, as_prior
-from ..randomness import integer
+from equipoise.losses import Objective, rolls_needed
+from equipoise.methods import Method, resolve
+from equipoise.networks import Classifier, Embedding, Module, Network, SplineFlow, UserNetwork, choose_embedding
+from equipoise.posteriors import Posterior
+from equipoise.priors import Prior, as_prior
+from equipoise.randomness import integer
+
 from .checkpoint import Checkpoint, fingerprint
 from .data import Data
 from .inputs import check_pairs, split_rows, theta_scaling
@@ -41,8 +43,8 @@ class Member:
         seed: of its weights and shuffles.
         data: which of the data sets it reads.
         objective: `Objective`'s other options: unbiased, normalized, normalizer, contrastive, gamma.
-        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard weights in a
-            random start and the paper's recipe otherwise.
+        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
+            weights in a random start and the paper's recipe otherwise.
     """
 
     method: Method
@@ -91,9 +93,12 @@ def fit(
 
     Arguments:
         theta: parameters drawn from the prior, with shape `(N, D)`.
-        x: what the simulator made of them, with shape `(N, *x_shape)`. Whole-number dtypes are kept as they are until they are used.
-        prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and `log_prob`.
-        method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, cannot leak and errs on the wide side.
+        x: what the simulator made of them, with shape `(N, *x_shape)`. Whole-number dtypes are kept as they are
+            until they are used.
+        prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and
+            `log_prob`.
+        method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, cannot leak and errs on the
+            wide side.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
         start: "random", "prior" or "prior_base", for flows; None follows the method.
@@ -101,10 +106,11 @@ def fit(
         epochs: at most this many.
         batch_size: pairs in a batch.
         validation_fraction: the share of the pairs that judges and never trains.
-        standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave this on.
+        standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave
+            this on.
         keep: "best" validation weights or the "last".
-        embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; None chooses by shape: a vector as it is, (T, C) a series,
-            (C, H, W) an image.
+        embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; None chooses by shape: a vector as it is, (T, C)
+            a series, (C, H, W) an image.
         network: a module of your own with `log_ratio(theta, x)`, trained with the method's loss.
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
@@ -132,10 +138,16 @@ def fit(
     row = resolve(method, balance, balance_strength, start)
     if network is not None and row.network != "classifier":
         raise ValueError(
-            f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a flow. Choose one of nre, "
+            f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a "
+            "flow. Choose one of nre, "
             "bnre, nre_c, bnre_c."
         )
-    options = {"unbiased": unbiased_balance, "normalized": normalized_balance, "contrastive": contrastive, "gamma": gamma}
+    options = {
+        "unbiased": unbiased_balance,
+        "normalized": normalized_balance,
+        "contrastive": contrastive,
+        "gamma": gamma,
+    }
     settings = Settings(
         epochs=epochs,
         batch_size=batch_size,
@@ -170,7 +182,8 @@ def fit(
     alive = [p for p in posteriors if p is not None]
     if not alive:
         raise RuntimeError(
-            f"all {members} members diverged: no validation loss was ever finite. Lower learning_rate (now {learning_rate}), set clip=1.0, and "
+            f"all {members} members diverged: no validation loss was ever finite. Lower learning_rate (now "
+            f"{learning_rate}), set clip=1.0, and "
             "check x for extreme values."
         )
     whole = _mixture(alive)
@@ -226,10 +239,14 @@ def fit_many(
     sizes = {len(theta) for theta, _ in pairs}
     shapes = {tuple(x.shape[1:]) for _, x in pairs}
     if len(sizes) > 1 or len(shapes) > 1:
-        raise ValueError(f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}")
+        raise ValueError(
+            f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}"
+        )
     (n,), (x_shape,) = sizes, shapes
     objectives = [m.method.objective(**dict(m.objective)) for m in members]
-    train_rows, validation_rows = split_rows(n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed)
+    train_rows, validation_rows = split_rows(
+        n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed
+    )
 
     body = _embedding(embedding, x_shape, progress)
     place = prior.to(target)
@@ -281,7 +298,7 @@ def _train(
     label: str,
 ) -> Trained:
     """One stack: its first weights, its data on the device, its loop."""
-    layout = nets[0].layout()
+    layout = nets[0].layout
     flat = []
     for member, net in zip(members, nets, strict=True):
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
@@ -336,7 +353,7 @@ def _posterior(
     """The posterior of one member of a trained stack."""
     if trained.best_epoch[k] < 0:
         return None
-    stack = net.layout().cut(trained.flat[k : k + 1].to(device))
+    stack = net.layout.cut(trained.flat[k : k + 1].to(device))
     epochs = int(trained.epochs[k])
     names = {"train_balance": "balance"}
     per_epoch = {names.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
@@ -347,7 +364,11 @@ def _posterior(
         "diverged": ("member", trained.diverged[k : k + 1]),
     }
     history = xr.Dataset(per_epoch | per_member, coords={"epoch": range(epochs), "member": ["0"]})
-    history.attrs |= {"compiled": int(trained.compiled), "stack_seconds": trained.seconds, "stack_members": len(trained.epochs)}
+    history.attrs |= {
+        "compiled": int(trained.compiled),
+        "stack_seconds": trained.seconds,
+        "stack_members": len(trained.epochs),
+    }
     record = {
         "method": dataclasses.asdict(member.method),
         "objective": dict(member.objective),
@@ -380,7 +401,10 @@ def _report(trained: Trained, members: list[Member]) -> None:
     saved = [i for i in lost if trained.best_epoch[i] >= 0]
     parts = []
     if saved:
-        parts.append(f"member(s) {', '.join(map(str, saved))} met a loss that was not finite and keep their best weights before it")
+        parts.append(
+            f"member(s) {', '.join(map(str, saved))} met a loss that was not finite and keep their best weights "
+            "before it"
+        )
     if gone:
         parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
     names = sorted({m.method.name for m in members})
@@ -402,7 +426,7 @@ def _network(
 ) -> Network:
     if own is not None:
         return UserNetwork(own, prior, body.x_shape)
-    widths = {} if hidden is None else {"hidden": tuple(hidden)}
+    widths: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
     method = member.method
     if method.network == "classifier":
         return Classifier(prior, body, theta_loc=loc, theta_scale=scale, **widths)
@@ -419,8 +443,9 @@ def _encoding_key(net: Network) -> str:
 def _stack_key(net: Network, objective: Objective) -> str:
     """Members with equal keys are evaluated by the same code and train in one step.
 
-    A flow's start decides how θ is encoded and which weights it begins with, but in the step only whether the base is normal. The number
-    of rolls decides what is evaluated: a plain NPE member would pay for marginal pairs that it does not use.
+    A flow's start decides how θ is encoded and which weights it begins with, but in the step only whether the base
+    is normal. The number of rolls decides what is evaluated: a plain NPE member would pay for marginal pairs that it
+    does not use.
     """
     spec = {k: v for k, v in net.spec().items() if k not in ("start", "init", "theta_loc", "theta_scale")}
     base = net.start == "prior_base" if isinstance(net, SplineFlow) else None
@@ -430,7 +455,9 @@ def _stack_key(net: Network, objective: Objective) -> str:
 def _embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ...], progress: bool | None) -> Embedding:
     if isinstance(embedding, Embedding):
         if embedding.x_shape != x_shape:
-            raise ValueError(f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}")
+            raise ValueError(
+                f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}"
+            )
         return embedding
     if embedding is not None:
         return Module(embedding, x_shape)
@@ -441,9 +468,7 @@ def _embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ...]
     return chosen
 
 
-def _x_constants(
-    body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float
-) -> tuple[Tensor, Tensor]:
+def _x_constants(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
     if standardize:
         mean, std = body.statistics(torch.as_tensor(_take(x, rows[: 1 << 16])))
     else:
@@ -467,5 +492,3 @@ def _device(device: str | torch.device | None) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
     return chosen
-
-

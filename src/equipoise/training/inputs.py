@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..priors import BoxUniform, Prior
-from ..randomness import generator
+from equipoise.priors import BoxUniform, Prior
+from equipoise.randomness import generator
+
 from .settings import Settings
 
 
@@ -31,7 +32,9 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[T
     if len(x) != len(theta):
         raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they should be pairs")
     if len(x.shape) < 2:
-        raise ValueError(f"x should have shape (N, *x_shape), got {tuple(x.shape)} (use x[:, None] for one number a simulation)")
+        raise ValueError(
+            f"x should have shape (N, *x_shape), got {tuple(x.shape)} (use x[:, None] for one number a simulation)"
+        )
     if isinstance(x, Tensor):
         if x.dtype == torch.bool:
             x = x.to(torch.uint8)
@@ -43,7 +46,8 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[T
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0])
         raise ValueError(
-            f"{int((~inside).sum())} of {len(theta)} rows of theta lie outside the prior's support, the first is row {row}: "
+            f"{int((~inside).sum())} of {len(theta)} rows of theta lie outside the prior's support, the first is row "
+            f"{row}: "
             f"{theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
         )
     return theta, x
@@ -55,7 +59,8 @@ def _refuse_invalid(values: Tensor, name: str) -> None:
     bad = ~values.flatten(1).isfinite().all(1)
     if bool(bad.any()):
         raise ValueError(
-            f"{int(bad.sum())} of {len(values)} rows of {name} have NaN or infinite values, the first is row {int(bad.nonzero()[0])}. "
+            f"{int(bad.sum())} of {len(values)} rows of {name} have NaN or infinite values, the first is row "
+            f"{int(bad.nonzero()[0])}. "
             "Leave those simulations out (eq.simulate does so and says how many), or replace the values."
         )
 
@@ -69,7 +74,8 @@ def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: in
     least = max(2, rolls)
     if validation < least or train < least:
         raise ValueError(
-            f"{n} pairs with validation_fraction={fraction} leave {train} for training and {validation} for validation; this method needs "
+            f"{n} pairs with validation_fraction={fraction} leave {train} for training and {validation} for "
+            "validation; this method needs "
             f"at least {least} of each"
         )
     rows = torch.arange(n) if settings.split == "prefix" else torch.randperm(n, generator=generator(seed, "split"))
@@ -77,13 +83,14 @@ def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: in
 
 
 def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
-    """What standardises θ, from the prior alone so that it does not depend on the data: mean and deviation, each `(D,)`."""
+    """What standardises θ, from the prior alone: mean and deviation, each with shape `(D,)`."""
     if not standardize:
         return torch.zeros(prior.dim), torch.ones(prior.dim)
     if isinstance(prior, BoxUniform):
         mean, std = prior.mean, prior.variance.sqrt()
     else:
-        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to 0.841.
+        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to
+        # 0.841.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(20230421)
             draws = prior.sample((8192,)).cpu().double()

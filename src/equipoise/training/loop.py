@@ -1,8 +1,8 @@
 """Training a stack: epochs of steps, validation over the whole set, members that leave when they have converged.
 
-`train_stack` is the loop. Between two departures the stack is a `_Segment`: fixed buffers, and on a GPU two captured graphs (a step;
-the end of an epoch). The host looks at who is still training every few epochs only, on a fixed schedule, so that
-what a member is stacked with never depends on how fast the machine is.
+`train_stack` is the loop. Between two departures the stack is a `_Segment`: fixed buffers, and on a GPU two captured
+graphs (a step; the end of an epoch). The host looks at who is still training every few epochs only, on a fixed
+schedule, so that what a member is stacked with never depends on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ __all__ = ["Trained", "train_stack"]
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..losses import Objective, objective_kinds, objective_terms, rolls_needed
-from ..networks import Network
-from ..progress import Progress
+from equipoise.losses import Objective, objective_kinds, objective_terms, rolls_needed
+from equipoise.networks import Network
+from equipoise.progress import Progress
+
 from .checkpoint import Checkpoint
 from .data import Data
 from .plateau import Control
@@ -102,7 +104,8 @@ def train_stack(
     rolls = max(map(rolls_needed, objectives))
     if batch < rolls:
         raise ValueError(
-            f"a batch of {batch} pairs is too small for {rolls} rolls of θ; use a larger batch_size or fewer contrastive parameters"
+            f"a batch of {batch} pairs is too small for {rolls} rolls of θ; use a larger batch_size or fewer "
+            "contrastive parameters"
         )
     if compile is None:
         steps = settings.epochs * max(train.n // batch, 1)
@@ -113,7 +116,11 @@ def train_stack(
     state = State.fresh(flat.to(device).clone(), settings.learning_rate)
     control = Control.fresh(state)
     history = {name: np.full((settings.epochs, members), np.nan) for name in HISTORY}
-    kept = {"flat": flat.clone().cpu().numpy(), "best_epoch": np.full(members, -1), "best_loss": np.full(members, np.inf)}
+    kept = {
+        "flat": flat.clone().cpu().numpy(),
+        "best_epoch": np.full(members, -1),
+        "best_loss": np.full(members, np.inf),
+    }
     kept |= {"diverged": np.zeros(members, bool), "epochs": np.zeros(members, int)}
     ids, epoch, spent = np.arange(members), 0, 0.0
 
@@ -155,7 +162,7 @@ def train_stack(
         return _Segment(prog, state, control, per_member, train, validation, settings, batch)
 
     segment = segment_of(ids, state, control)
-    with Progress(label, settings.epochs, progress) as bar:
+    with _precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
         bar.advance(epoch)
         while epoch < settings.epochs:
             look = min(settings.epochs, epoch + (LOOK_EVERY if device.type == "cuda" else 1))
@@ -190,6 +197,17 @@ def train_stack(
     )
 
 
+@contextmanager
+def _precision(tf32: bool) -> Iterator[None]:
+    """Whether a GPU's matrix products are in TF32, for the time of a training."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def _is_absolute(objective: Objective, settings: Settings) -> bool:
     if settings.threshold_mode == "auto":
         return objective.can_be_negative
@@ -214,7 +232,7 @@ class _Segment:
         self.kind, self.strength, self.absolute, self.keys, self.which_code, self.which_x = per_member
         self.train, self.validation, self.batch = train, validation, batch
         device, dtype, members = train.device, state.flat.dtype, state.flat.shape[0]
-        self.trainable = prog.network.layout().trainable.to(device, dtype).unsqueeze(0)
+        self.trainable = prog.network.layout.trainable.to(device, dtype).unsqueeze(0)
         self.full, self.rest = divmod(train.n, batch)
         if not (settings.partial_batch and self.rest >= prog.rolls):
             self.rest = 0
@@ -225,7 +243,9 @@ class _Segment:
         self.record = {n: torch.full(shape, float("nan"), dtype=dtype, device=device) for n in HISTORY[:-1]}
         self.times = np.full(settings.epochs, np.nan)
         self.clock = time.monotonic()
-        self.validation_codes = _rolled(validation.codes, prog.rolls, batch if settings.validation == "batches" else validation.n)
+        self.validation_codes = _rolled(
+            validation.codes, prog.rolls, batch if settings.validation == "batches" else validation.n
+        )
         #: Where all members validate on the same pairs, these are read and embedded once, not once a member.
         self.same_x = bool((self.which_x == self.which_x[0]).all())
         self.same_code = bool((self.which_code == self.which_code[0]).all())

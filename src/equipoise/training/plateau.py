@@ -1,8 +1,9 @@
 """What happens to each member at the end of an epoch: plateau, best weights, divergence, early stop.
 
-The rules are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for many members at once, with one addition: a member
-whose learning rate cannot fall further when it is due to fall has converged and stops. Everything is a tensor with a member axis and
-is changed in place, so that the whole end of an epoch can be captured in a CUDA graph and needs no look from the host.
+The rules are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for many members at once, with one addition: a
+member whose learning rate cannot fall further when it is due to fall has converged and stops. Everything is a tensor
+with a member axis and is changed in place, so that the whole end of an epoch can be captured in a CUDA graph and
+needs no look from the host.
 """
 
 from __future__ import annotations

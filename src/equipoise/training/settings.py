@@ -1,9 +1,9 @@
 """How members are trained: the numbers of a protocol.
 
-`PAPER` is the text's: at most 500 epochs of Adam at 1e-3 with batches of 256, the learning rate divided by 10 after 10 epochs
-without improvement down to 1e-5, the weights of the best validation loss kept. `RELEASED` is what the published figures show:
-the last weights of 500 epochs, validation losses averaged over batches, the trailing partial batch kept, and a plateau
-recognised relative to the loss whatever its sign.
+`PAPER` is the text's: at most 500 epochs of Adam at 1e-3 with batches of 256, the learning rate divided by 10 after
+10 epochs without improvement down to 1e-5, the weights of the best validation loss kept. `RELEASED` is what the
+published figures show: the last weights of 500 epochs, validation losses averaged over batches, the trailing partial
+batch kept, and a plateau recognised relative to the loss whatever its sign.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Settings:
         patience: epochs without improvement that make a plateau.
         min_learning_rate: where the learning rate stops falling.
         threshold: how much better counts as an improvement.
-        threshold_mode: "relative" (to the best loss), "absolute", or "auto": absolute where the loss can be negative, since
-            a relative threshold would then count slow worsening as improvement.
+        threshold_mode: "relative" (to the best loss), "absolute", or "auto": absolute where the loss can be
+            negative, since a relative threshold would then count slow worsening as improvement.
         keep: "best" for the weights of the best validation loss, "last" for the last epoch's.
         early_stop: stop a member once its learning rate is at the minimum and it has stopped improving.
         weight_decay: decoupled, as in AdamW.
@@ -34,6 +34,9 @@ class Settings:
         partial_batch: whether an epoch ends with a smaller batch of what is left.
         validation: "whole" for the loss of the whole validation set, "batches" for the mean of its batches' losses.
         split: "shuffled" or "prefix", which rows are for validation: random ones, or the last.
+        tf32: on a GPU, multiply matrices in TF32 (10 bits of mantissa, sums in float32), which is twice as fast or
+        more; everything
+            else, and all that a trained posterior computes, is float32.
     """
 
     epochs: int = 500
@@ -51,11 +54,13 @@ class Settings:
     partial_batch: bool = False
     validation: str = "whole"
     split: str = "prefix"
+    tf32: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size < 2:
             raise ValueError(
-                f"batch_size={self.batch_size}: marginal pairs are made by rolling θ through the batch, which needs at least 2 pairs"
+                f"batch_size={self.batch_size}: marginal pairs are made by rolling θ through the batch, which needs "
+                "at least 2 pairs"
             )
         if self.epochs < 1:
             raise ValueError(f"epochs is at least 1, got {self.epochs}")
@@ -78,6 +83,4 @@ class Settings:
 
 
 PAPER = Settings()
-RELEASED = Settings(
-    keep="last", early_stop=False, threshold_mode="relative", partial_batch=True, validation="batches"
-)
+RELEASED = Settings(keep="last", early_stop=False, threshold_mode="relative", partial_batch=True, validation="batches")

@@ -1,7 +1,8 @@
 """Shuffles that need no state: a permutation for each member and epoch from a hash.
 
-Each row i gets the key splitmix64(member's key, epoch, i), and the permutation sorts the keys. It is the same on every device, for
-any number of members, and after a restart, because nothing but the member's seed and the epoch number enters.
+Each row i gets the key splitmix64(member's key, epoch, i), and the permutation sorts the keys. It is the same on
+every device, for any number of members, and after a restart, because nothing but the member's seed and the epoch
+number enters.
 """
 
 from __future__ import annotations

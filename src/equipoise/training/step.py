@@ -1,18 +1,19 @@
 r"""One step for all members of a stack.
 
-The state of a stack is a handful of buffers with a leading member axis: the weights `flat` (M, P), Adam's two moments, a learning
-rate a member. A step gathers each member's batch, evaluates the log-ratios of all rolls, sums the members' losses (each
-depends on its own row of `flat` alone, so the gradient of the sum holds each member's gradient in its row), and applies
+The state of a stack is a handful of buffers with a leading member axis: the weights `flat` (M, P), Adam's two
+moments, a learning rate a member. A step gathers each member's batch, evaluates the log-ratios of all rolls, sums
+the members' losses (each depends on its own row of `flat` alone, so the gradient of the sum holds each member's
+gradient in its row), and applies
 
 .. math:: m ← β_1 m + (1-β_1) g,\quad v ← β_2 v + (1-β_2) g^2,\quad
     w ← w - η \frac{m/(1-β_1^t)}{\sqrt{v/(1-β_2^t)} + ε} - η d\, w
 
-element-wise over the buffer: Adam, with weight decay d as in AdamW. Per-member means, learning rates and gradient norms are all
-that a member ever sees, so it never feels its neighbours.
+element-wise over the buffer: Adam, with weight decay d as in AdamW. Per-member means, learning rates and gradient
+norms are all that a member ever sees, so it never feels its neighbours.
 
 `torch.compile` makes few kernels of it where that pays back. Members are a symbolic dimension, and the size of the data
-is none at all, so one compilation serves stacks that shrink and budgets that grow. On a GPU the whole step, gather included,
-is captured in a CUDA graph: small networks otherwise spend their time waiting for launches.
+is none at all, so one compilation serves stacks that shrink and budgets that grow. On a GPU the whole step, gather
+included, is captured in a CUDA graph: small networks otherwise spend their time waiting for launches.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 __all__ = ["Program", "State", "compiler_available", "program"]
 
 import dataclasses
+import importlib.util
 import json
 import shutil
 import sysconfig
@@ -30,8 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..losses import Objective, objective_terms
-from ..networks import Network
+from equipoise.losses import Objective, objective_terms
+from equipoise.networks import Network
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 
@@ -103,7 +105,16 @@ class Program:
         (gradient,) = torch.autograd.grad(total, flat)
         state.steps += 1
         self.update(
-            state.flat, gradient, state.moment_1, state.moment_2, state.steps, state.lr, state.active, trainable, weight_decay, clip
+            state.flat,
+            gradient,
+            state.moment_1,
+            state.moment_2,
+            state.steps,
+            state.lr,
+            state.active,
+            trainable,
+            weight_decay,
+            clip,
         )
         state.loss_sum += loss.detach()
         state.balance_sum += balance.detach()
@@ -121,31 +132,31 @@ def _update(
     weight_decay: float,
     clip: float | None,
 ) -> None:
-    """Adam over the buffer, in place; rows that are not active stay as they are."""
+    """Adam over the buffer, in place. A member that is not active gets the rate 0."""
     gradient = gradient * trainable
     if clip is not None:
         norm = gradient.square().sum(1, keepdim=True).sqrt()
         gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1.0)
-    first = BETA_1 * moment_1 + (1 - BETA_1) * gradient
-    second = BETA_2 * moment_2 + (1 - BETA_2) * gradient.square()
-    rate = (lr / (1 - BETA_1**steps)).unsqueeze(1)
-    size = (second / (1 - BETA_2**steps)).sqrt() + EPS
-    weights = flat - rate * first / size
+    moment_1.lerp_(gradient, 1 - BETA_1)
+    moment_2.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
+    size = (moment_2.sqrt() / (1 - BETA_2**steps).sqrt()).add_(EPS)
+    rate = torch.where(active, lr, 0.0).unsqueeze(1)
     if weight_decay:
-        weights = weights - lr.unsqueeze(1) * weight_decay * trainable * flat
-    on = active.unsqueeze(1)
-    flat.copy_(torch.where(on, weights, flat))
-    moment_1.copy_(torch.where(on, first, moment_1))
-    moment_2.copy_(torch.where(on, second, moment_2))
+        flat.sub_(rate * weight_decay * trainable * flat)
+    flat.addcdiv_(moment_1 * (rate / (1 - BETA_1**steps)), size, value=-1)
 
 
 _PROGRAMS: dict[tuple[Any, ...], Program] = {}
 
 
-def program(network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool, device: torch.device) -> Program:
-    """The program for a network and its objectives; made once for each shape and kept, so that compiling is paid once."""
-    layout = network.layout()
-    own = [id(v) for v in (getattr(network, "network", None), getattr(network.embedding, "module", None)) if v is not None]
+def program(
+    network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool, device: torch.device
+) -> Program:
+    """The program for a network and its objectives; made once a shape and kept, so that compiling is paid once."""
+    layout = network.layout
+    own = [
+        id(v) for v in (getattr(network, "network", None), getattr(network.embedding, "module", None)) if v is not None
+    ]
     key = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, compiled, device, *own)
     if key in _PROGRAMS:
         return _PROGRAMS[key]
@@ -191,9 +202,7 @@ def _over_members(function: Callable[..., Any]) -> Callable[..., Any]:
 def compiler_available(device: torch.device) -> bool:
     """Whether `torch.compile` can work here: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
     if device.type == "cuda":
-        try:
-            import triton  # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("triton") is None:
             return False
     has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl"))
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
