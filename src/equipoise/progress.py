@@ -1,15 +1,19 @@
 """A progress bar for anything that takes longer than two seconds.
 
 `rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half
-minute, so that a log file of a long job shows that it is alive and how long it will take.
+minute, so that a log file of a long job shows that it is alive and how long it will take. Whoever runs many such pieces of work and shows them
+together listens instead (`listening`), and nothing is drawn.
 """
 
 from __future__ import annotations
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "listening"]
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +21,26 @@ from typing import Any
 PATIENCE = 2.0
 #: Seconds between two lines where there is no terminal to draw a bar on.
 INTERVAL = 30.0
+
+#: Called with the label, the count, the total and the note.
+Listener = Callable[[str, int, int, str], None]
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside this block bars made by this thread are not drawn: `listener` is told of every advance.
+
+    Example:
+        >>> with listening(print), Progress("counting", total=2) as bar:
+        ...     bar.advance(1, "fine so far")
+        counting 1 2 fine so far
+    """
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 class Progress:
@@ -39,6 +63,7 @@ class Progress:
         self.started = self._last_line = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
+        self._listener = _LISTENER.get()
 
     def __enter__(self) -> Progress:
         return self
@@ -50,6 +75,9 @@ class Progress:
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Count `steps` more, with a word on how it goes."""
         self.done, self.note = self.done + steps, note
+        if self._listener is not None:
+            self._listener(self.label, self.done, self.total, note)
+            return
         if not self.show:
             return
         now = time.monotonic()
