@@ -43,7 +43,7 @@ class UserNetwork(Network):
 
     kind = "classifier"
 
-    def __init__(self, network: nn.Module, prior: Prior, x_shape: tuple[int, ...]) -> None:
+    def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...]) -> None:
         if not isinstance(network, nn.Module) or not callable(getattr(network, "log_ratio", None)):
             raise TypeError(
                 "network should be a torch.nn.Module with a method log_ratio(theta, x) -> (N,), got "
@@ -59,7 +59,7 @@ class UserNetwork(Network):
             raise ValueError(f"log_ratio of 2 pairs should have shape (2,), got {tuple(out.shape)}")
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
-        network = copy.deepcopy(self._call)
+        network: Any = copy.deepcopy(self._call)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for layer in network.modules():

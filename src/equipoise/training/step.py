@@ -201,9 +201,8 @@ def _over_members(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def compiler_available(device: torch.device) -> bool:
     """Whether `torch.compile` can work here: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
-    if device.type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return False
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return False
     has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl"))
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     return has_compiler and headers.exists()
