@@ -92,7 +92,9 @@ def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
             return marginal.loc + marginal.scale * z
         case td.LogNormal():
             return (marginal.loc + marginal.scale * z).exp()
-    wide = z.double().clamp(-Z_MAX, Z_MAX)
+    wide = z.double().clamp(
+        0.1 - Z_MAX, Z_MAX - 0.1
+    )  # short of where the score saturates: the solver must see a crossing
     try:
         theta = marginal.icdf(ndtr(wide))
     except NotImplementedError:
@@ -216,10 +218,13 @@ def _log_phi(z: Tensor) -> Tensor:
 def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
     """θ, moved by one rounding where casting it has put it on or over an end of the support."""
     low, high = (getattr(_support(marginal), f"{end}_bound", None) for end in ("lower", "upper"))
+    tiny = torch.finfo(theta.dtype).tiny  # beside 0, where the next number is a denormal that some devices flush
     if low is not None:
-        theta = torch.maximum(theta, torch.nextafter(torch.as_tensor(low).to(theta), theta.new_tensor(math.inf)))
+        low = torch.as_tensor(low).to(theta)
+        theta = torch.maximum(theta, torch.maximum(low + tiny, torch.nextafter(low, theta.new_tensor(math.inf))))
     if high is not None:
-        theta = torch.minimum(theta, torch.nextafter(torch.as_tensor(high).to(theta), theta.new_tensor(-math.inf)))
+        high = torch.as_tensor(high).to(theta)
+        theta = torch.minimum(theta, torch.minimum(high - tiny, torch.nextafter(high, theta.new_tensor(-math.inf))))
     return theta
 
 
