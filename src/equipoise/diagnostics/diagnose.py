@@ -33,7 +33,7 @@ EMBEDDING_FACTOR = 64
 #: The default memory bound, in bytes.
 MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 #: Below this many effective points a rank is little more than a coin.
-TRUSTED_POINTS = 20
+TRUSTED_POINTS = 10
 
 ExactLogProb = Callable[[Tensor, Tensor], Any]
 
@@ -352,7 +352,7 @@ def _warn_about_numbers(
         notes.append(f"log densities of {', '.join(broken)} are NaN for some pairs, and so is what depends on them")
         warnings.warn(notes[-1] + "; the network has probably diverged in training", stacklevel=3)
     thin = (found["effective"] < TRUSTED_POINTS).mean()
-    if thin > 0.05 and samples >= 2 * TRUSTED_POINTS:
+    if thin > 0.1 and samples >= 5 * TRUSTED_POINTS:
         notes.append(
             f"{100 * thin:.0f}% of the ranks rest on fewer than {TRUSTED_POINTS} effective points: they remain uniform under "
             "calibration but see little else; more samples would help"

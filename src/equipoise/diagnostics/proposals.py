@@ -40,7 +40,7 @@ LogRatio = Callable[[Tensor], Tensor]
 #: The effective number of points that tempering preserves while a proposal is learnt.
 TARGET = 16.0
 #: What a round leaves of the proposal before it, so that mass it has not seen keeps points.
-KEEP = 0.2
+KEEP = 0.3
 #: The share of the prior in the first proposal.
 FLOOR = 0.1
 

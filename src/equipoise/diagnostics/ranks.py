@@ -80,4 +80,4 @@ def effective_size(log_weight: Tensor) -> Tensor:
         >>> effective_size(torch.zeros(100, 1)).round()
         tensor([100.])
     """
-    return (2 * log_weight.logsumexp(-2) - (2 * log_weight).logsumexp(-2)).exp()
+    return (2 * log_weight.logsumexp(-2) - (2 * log_weight).logsumexp(-2)).exp().nan_to_num(0.0)  # no weight at all: 0/0

@@ -1,0 +1,214 @@
+"""Ranks: exactly uniform under calibration at any number of points, and accurate where there are enough."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from diagnostics_fakes import GaussianPosterior, PriorPosterior, exact_log_prob, pairs
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.diagnostics import diagnose
+from equipoise.diagnostics.proposals import CellProposal, GaussianProposal
+from equipoise.diagnostics.ranks import effective_size, weighted_rank
+from equipoise.priors import BoxUniform, OpaquePrior
+
+
+def test_rank_is_the_formula_with_ties():
+    statistic = torch.tensor([1.0, 1.0, 2.0, 3.0, 0.0])[:, None]
+    v = torch.tensor([0.25])
+    rank = weighted_rank(statistic, torch.tensor([1.0]), uniform=v)
+    assert rank.item() == pytest.approx((2 + 0.25 * (2 + 1)) / 6)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.floats(0.01, 5)), min_size=1, max_size=12), st.floats(0, 1), st.floats(0.01, 5))
+def test_weighted_rank_is_the_weight_above(points: list[tuple[int, float]], v: float, own: float):
+    statistic = torch.tensor([float(p) for p, _ in points], dtype=torch.float64)[:, None]
+    weight = torch.tensor([w for _, w in points], dtype=torch.float64)[:, None]
+    rank = weighted_rank(
+        statistic,
+        torch.zeros(1, dtype=torch.float64),
+        uniform=torch.tensor([v], dtype=torch.float64),
+        log_weight=weight.log(),
+        truth_log_weight=torch.tensor([math.log(own)], dtype=torch.float64),
+    )
+    above = sum(w for p, w in points if p > 0)
+    equal = sum(w for p, w in points if p == 0)
+    total = sum(w for _, w in points)
+    assert rank.item() == pytest.approx((above + v * (equal + own)) / (total + own), rel=1e-9)
+    assert 1 <= effective_size(weight.log()).item() * (1 + 1e-9)
+
+
+def test_a_density_of_nan_gives_a_rank_of_nan():
+    assert weighted_rank(torch.zeros(3, 1), torch.tensor([math.nan]), uniform=torch.rand(1)).isnan().all()
+
+
+@pytest.mark.parametrize("samples", [1, 4, 32])
+@pytest.mark.parametrize("kind", ["flow", "classifier"])
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+def test_ranks_are_uniform_under_calibration_for_any_number_of_points(dim: int, kind: str, samples: int):
+    theta, x = pairs(4000, dim, seed=dim)
+    # Two exact members, so that the mixture is exact as well and everything is exercised.
+    posterior = GaussianPosterior([1.0, 1.0], dim, kind, offset=0.7 if kind == "classifier" else 0.0)
+    ds = diagnose(posterior, theta, x, samples=max(samples, 1), seed=samples)
+    for member in ("0", "1", "mixture"):
+        one = ds.sel(member=member)
+        for ranks in (one["rank"], one["tarp_rank"], *one["sbc_rank"]):
+            # About 300 such tests; one falls below 1e-6 with probability 3e-4.
+            assert stats.kstest(ranks.values, "uniform").pvalue > 1e-6
+
+
+def test_ranks_from_prior_draws_are_uniform_where_the_prior_has_no_cdf():
+    theta, x = pairs(3000, 2, seed=0)
+    prior = OpaquePrior(torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)))
+    ds = diagnose(GaussianPosterior([1.0], 2, "classifier", prior=prior), theta, x, samples=400)
+    assert stats.kstest(ds["rank"][0].values, "uniform").pvalue > 1e-5
+    assert "prior draws" in ds.attrs["ranks"]
+
+
+@pytest.mark.parametrize("kind", ["flow", "classifier"])
+@pytest.mark.parametrize("dim", [1, 2, 6])
+def test_the_prior_as_surrogate_is_calibrated_balanced_and_knows_nothing(kind: str, dim: int):
+    prior = BoxUniform([-1.0] * dim, [3.0] * dim)
+    g = torch.Generator().manual_seed(dim)
+    theta = prior.from_uniform(torch.rand(2000, dim, generator=g))
+    x = theta + torch.randn(2000, dim, generator=g)
+    exact = torch.full((2000,), 1.0) + prior.log_prob(theta)  # any posterior one nat better than the prior
+    ds = diagnose(PriorPosterior(prior, (dim,), kind), theta, x, exact_log_prob=exact, samples=200)
+    one = ds.sel(member="mixture")
+    # All densities tie: only random tie-breaking gives a uniform rank.
+    assert stats.kstest(one["rank"].values, "uniform").pvalue > 1e-4
+    assert abs(float(one.coverage_auc)) < 4 * float(one.coverage_auc_se)
+    assert float(one.verdict_p_value) > 1e-3
+    assert float(one.balancing_error) == pytest.approx(0, abs=1e-6)
+    # A normaliser from 200 points, with an effective number of about 80, is biased by 1/160 of a nat at most.
+    assert float(one.information_kept) == pytest.approx(0, abs=0.01)
+    assert float(one.entropy) == pytest.approx(float(prior.entropy()), abs=0.01)
+
+
+# --- agreement on exact posteriors ------------------------------------------------------------------------------------
+
+
+class ExactPosterior:
+    """The exact posterior of a task as a classifier: the log-likelihood, not normalised over θ."""
+
+    kind, n_members, can_leak = "classifier", 1, False
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, task: eq.Task) -> None:
+        self.task, self.prior, self.x_shape = task, task.prior, task.x_shape
+        self.evaluations = 0
+
+    def log_ratios(self, theta: Tensor, x: Tensor) -> Tensor:
+        self.evaluations += theta[..., 0].numel()
+        return self.task.log_likelihood(theta, x).unsqueeze(0)
+
+    def sample_members(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        raise AssertionError("a classifier has no draws")
+
+
+def grid_ranks(task: eq.Task, theta: Tensor, x: Tensor, side: int, warp: int = 1) -> np.ndarray:
+    """Ranks by numerical integration on side² cells; `warp` = 3 packs them around 0, where SLCP has posteriors as narrow as θ²."""
+    axis = (torch.arange(side, dtype=torch.float64) + 0.5) / side * 2 - 1
+    points = torch.cartesian_prod(axis, axis)
+    volume = points.abs().pow(warp - 1).prod(-1).log()
+    points = points.sign() * points.abs().pow(warp) * task.prior.high.double()
+    ranks = []
+    for t, o in zip(theta.double(), x.double(), strict=True):
+        log_p, truth = task.log_likelihood(points, o), task.log_likelihood(t, o)
+        weight = (log_p + volume).softmax(0)
+        ranks.append(float(weight[log_p > truth].sum()))
+    return np.array(ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "side", "warp"), [("slcp", 300, 3), ("two_moons", 1000, 1)])
+def test_adaptive_points_beat_a_fixed_grid_with_a_tenth_of_the_evaluations(name: str, side: int, warp: int):
+    task, checked = eq.task(name), 16
+    data = eq.simulate(task.prior, task.simulate, 60, seed=5)
+    reference = grid_ranks(task, data.theta[:checked], data.x[:checked], side, warp)
+    fixed = grid_ranks(task, data.theta[:checked], data.x[:checked], 200)
+    posterior = ExactPosterior(task)
+    adaptive = [diagnose(posterior, data.theta, data.x, samples=2048, seed=s)["rank"][0].values[:checked] for s in range(3)]
+    assert posterior.evaluations / (3 * 60) < 200**2 / 10
+    # The worst tenth is left out: posteriors of SLCP narrower than any cell, on which a fixed grid puts all the mass in one
+    # point and ours keeps the rank random (the tests of uniformity above look at those).
+    fixed_error, error = (np.sort(abs(r - reference), None) for r in (fixed, np.stack(adaptive)))
+    fixed_error, error = (np.sqrt(np.mean(e[: int(0.9 * len(e))] ** 2)) for e in (fixed_error, error))
+    assert error < max(fixed_error, 0.01), (fixed_error, error)
+
+
+def test_grid_weighted_and_sample_ranks_agree_on_one_posterior():
+    theta, x = pairs(300, 2, seed=3)
+    scale = 0.8
+    closed = stats.chi2.cdf(
+        ((theta - x / 1.25) ** 2).sum(-1).numpy() / (scale**2 * 0.2), 2
+    )  # the rank of a Gaussian is χ² of the standardised distance
+    by_samples = diagnose(GaussianPosterior([scale], 2, "flow"), theta, x, samples=4000)["rank"][0].values
+    by_points = diagnose(GaussianPosterior([scale], 2, "classifier"), theta, x, samples=4000)["rank"][0].values
+    assert np.sqrt(np.mean((by_samples - closed) ** 2)) < 0.008  # √(r(1-r)/4000) is at most 0.0079
+    assert np.sqrt(np.mean((by_points - closed) ** 2)) < 0.007
+    box = BoxUniform([-6.0, -6.0], [6.0, 6.0])
+    on_box = GaussianPosterior([scale], 2, "classifier", prior=box)
+    by_grid = diagnose(on_box, theta, x, recipe="released")["rank"][0].values
+    assert np.sqrt(np.mean((by_grid - closed) ** 2)) < 0.02
+
+
+@pytest.mark.parametrize("name", ["slcp", "two_moons", "weinberg"])
+def test_exact_posteriors_of_tasks_are_neither_overconfident_nor_far_from_the_diagonal(name: str):
+    task = eq.task(name)
+    data = eq.simulate(task.prior, task.simulate, 400, seed=11)
+    ds = diagnose(ExactPosterior(task), data.theta, data.x, exact_log_prob=task.log_posterior, samples=512, seed=1)
+    one = ds.sel(member="0")
+    # Exactly uniform ranks: p-values below 1e-3 come once in a thousand.
+    assert float(one.verdict_p_value) > 1e-3
+    assert stats.kstest(one["rank"].values, "uniform").pvalue > 1e-3
+    assert abs(float(one.coverage_auc)) < 3.5 * float(one.coverage_auc_se)
+    # The normaliser is ours, from 512 points; the exact one is the task's, by quadrature.
+    assert float(one.information_kept) == pytest.approx(1, abs=0.03)
+
+
+# --- proposals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "side"), [(1, 50), (2, 12), (3, 5)])
+def test_cells_are_a_density_and_their_map_is_invertible(dim: int, side: int):
+    g = torch.Generator().manual_seed(dim)
+    mass = torch.rand(4, side**dim, generator=g, dtype=torch.float64) ** 3 + 1e-3
+    proposal = CellProposal(mass / mass.sum(-1, keepdim=True), side, dim)
+    y = torch.rand(2000, 4, dim, generator=g, dtype=torch.float64)
+    u, log_g = proposal.push(y)
+    assert ((u >= 0) & (u <= 1)).all()
+    for row in range(0, 2000, 97):
+        back, again = proposal.pull(u[row])
+        torch.testing.assert_close(back, y[row], atol=1e-9, rtol=0)
+        torch.testing.assert_close(again, log_g[row])
+    # E_g[1/g] is the volume of the cube; its standard error is computed from the draws.
+    inverse = (-log_g).exp()
+    assert ((inverse.mean(0) - 1).abs() < 5 * inverse.std(0) / math.sqrt(2000)).all()
+
+
+def test_gaussian_proposal_is_a_density_and_finds_a_narrow_posterior():
+    g = torch.Generator().manual_seed(0)
+    theta, x = pairs(20, 6, seed=1)
+    posterior = GaussianPosterior([1.0], 6, "classifier")
+    proposal = GaussianProposal.learn(lambda u: posterior.log_ratios(posterior.prior.from_uniform(u), x), 20, 6, 1000, g)
+    torch.testing.assert_close(proposal.mean, x / 1.25, atol=0.25, rtol=0)
+    z = torch.randn(40_000, 20, 6, generator=g)  # E_prior[g] = 1 in the coordinates in which the prior is uniform
+    density = proposal.log_density(z).exp()
+    assert ((density.mean(0) - 1).abs() < 5 * density.std(0) / 200).all()
+
+
+def test_log_normaliser_is_right():
+    theta, x = pairs(200, 2, seed=4)
+    ds = diagnose(GaussianPosterior([1.0], 2, "classifier", offset=2.5), theta, x, samples=1000)
+    gap = ds["log_prob"][0].values - exact_log_prob(theta, x).numpy()
+    assert abs(gap.mean()) < 0.01 and np.abs(gap).max() < 0.3
+    raw = float(ds["nominal_log_prob_raw"][0]) - float(ds["nominal_log_prob"][0])
+    assert raw == pytest.approx(2.5, abs=0.01)
