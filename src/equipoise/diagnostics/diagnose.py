@@ -117,7 +117,7 @@ def diagnose(
         seed=seed,
         surrogate=type(posterior).__name__,
         equipoise=_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         notes="\n".join(notes),
     )
     return ds

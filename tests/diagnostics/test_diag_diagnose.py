@@ -1,0 +1,348 @@
+"""`diagnose`: closed forms, the contract, mixtures, leakage, bad input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from diagnostics_fakes import TAU, GaussianPosterior, coverage, exact_log_prob, pairs
+from scipy import stats
+from torch import Tensor
+
+from equipoise.diagnostics import bands, diagnose, local_coverage, summary
+from equipoise.diagnostics.balance import signed_balance
+from equipoise.diagnostics.information import information_kept
+from equipoise.priors import BoxUniform
+
+SCALES = [0.7, 1.0, 1.4]
+
+
+@pytest.fixture(scope="module", params=["flow", "classifier"])
+def result(request: pytest.FixtureRequest) -> xr.Dataset:
+    theta, x = pairs(3000, 2, seed=0)
+    posterior = GaussianPosterior(SCALES, 2, request.param, offset=0.4 if request.param == "classifier" else 0.0)
+    return diagnose(posterior, theta, x, exact_log_prob=exact_log_prob, samples=300)
+
+
+def test_coverage_follows_the_closed_form_within_its_band(result: xr.Dataset):
+    for member, scale in zip("012", SCALES, strict=True):
+        one = result.sel(member=member)
+        truth = coverage(scale, 2, result.level.values)
+        # Six bands at 95%: these seeds hold; a systematic error of 2% in coverage would leave the band.
+        assert (one.coverage_low <= truth + 1e-9).all() and (truth <= one.coverage_high + 1e-9).all()
+        assert abs(one.coverage - truth).max() < 0.03
+        area = np.trapezoid(coverage(scale, 2, np.linspace(0, 1, 2001)) - np.linspace(0, 1, 2001), np.linspace(0, 1, 2001))
+        assert abs(float(one.coverage_auc) - area) < 4 * float(one.coverage_auc_se)
+        assert float(one.coverage_auc) == pytest.approx(0.5 - float(one["rank"].mean()))
+    assert result.verdict.values[0] == "overconfident" and result.verdict.values[2] == "certified conservative"
+    assert result.verdict.values[1] != "overconfident"
+
+
+def test_information_follows_the_closed_form(result: xr.Dataset):
+    dim = 2
+    prior = -dim / 2 * (math.log(2 * math.pi) + 1)
+    best = -dim / 2 * (math.log(2 * math.pi * TAU**2) + 1)
+    for member, scale in zip("012", SCALES, strict=True):
+        one = result.sel(member=member)
+        nominal = -dim / 2 * (math.log(2 * math.pi * TAU**2 * scale**2) + 1 / scale**2)
+        assert abs(float(one.nominal_log_prob) - nominal) < 4 * float(one.nominal_log_prob_se)
+        kept = (nominal - prior) / (best - prior)
+        assert abs(float(one.information_kept) - kept) < 4 * float(one.information_kept_se) + 0.005
+        entropy = dim / 2 * (math.log(2 * math.pi * TAU**2 * scale**2) + 1)
+        assert float(one.entropy) == pytest.approx(entropy, abs=0.02)
+    assert float(result.prior_log_prob) == pytest.approx(prior, abs=0.1)
+    assert float(result.exact_log_prob) == pytest.approx(best, abs=0.1)
+    assert float(result.nominal_log_prob[1]) == pytest.approx(float(result.exact_log_prob), abs=0.01)
+
+
+def test_mixture_is_the_mean_density_of_the_normalised_members(result: xr.Dataset):
+    theta, x = pairs(3000, 2, seed=0)
+    members = torch.stack([
+        torch.distributions.Normal(x / 1.25, s * TAU).log_prob(theta).sum(-1) for s in SCALES
+    ])
+    mixture = (members.logsumexp(0) - math.log(3)).numpy()
+    gap = result["log_prob"].sel(member="mixture").values - mixture
+    assert abs(gap.mean()) < 0.005 and np.sqrt((gap**2).mean()) < 0.1
+    # Its HPD ranks, by the closed form of a mixture of concentric Gaussians: the share of mass nearer to the centre.
+    q = ((theta - x / 1.25) ** 2).sum(-1).numpy()
+    truth = np.mean([stats.chi2.cdf(q / (s * TAU) ** 2, 2) for s in SCALES], 0)
+    error = result["rank"].sel(member="mixture").values - truth
+    assert np.sqrt((error**2).mean()) < 0.035 and abs(error.mean()) < 0.003
+
+
+def test_balance_is_the_mean_over_joint_and_rolled_pairs(result: xr.Dataset):
+    theta, x = pairs(3000, 2, seed=0)
+    offset = 0.4 if "points" in result.attrs["ranks"] else 0.0
+    posterior = GaussianPosterior(SCALES, 2, "classifier", offset=offset)
+    joint, marginal = posterior.log_ratios(theta, x), posterior.log_ratios(theta.roll(1, 0), x)
+    g = (joint.sigmoid().mean(-1) + marginal.sigmoid().mean(-1) - 1).numpy()
+    np.testing.assert_allclose(result.balance_signed.values[:3], g, atol=1e-5)
+    np.testing.assert_allclose(result.balancing_error.values[:3], abs(g), atol=1e-5)
+    if offset == 0:
+        assert g[0] < 0 < g[2]  # too narrow, too wide
+        assert abs(g[1]) < 4 * result.balance_signed_se.values[1]  # the exact posterior is balanced
+
+
+def test_standard_error_of_balance_has_the_neighbour_covariance():
+    # The same surrogate over 400 data sets: the standard error has to match the spread of g over them. Ignoring the shared θ
+    # would miss it by the factor measured here.
+    posterior = GaussianPosterior([1.6], 1, "flow")
+    g, error, plain = [], [], []
+    for seed in range(400):
+        theta, x = pairs(200, 1, seed=1000 + seed)
+        joint, marginal = posterior.log_ratios(theta, x)[0].numpy(), posterior.log_ratios(theta.roll(1, 0), x)[0].numpy()
+        one, one_error = signed_balance(joint, marginal)
+        g.append(one)
+        error.append(one_error)
+        s = 1 / (1 + np.exp(-joint)) + 1 / (1 + np.exp(-marginal)) - 1
+        plain.append(s.std(ddof=1) / np.sqrt(200))
+    # The standard deviation of 400 numbers is known to 3.5%.
+    assert np.std(g) == pytest.approx(np.sqrt(np.mean(np.square(error))), rel=0.12)
+    assert abs(np.sqrt(np.mean(np.square(plain))) / np.std(g) - 1) > abs(np.sqrt(np.mean(np.square(error))) / np.std(g) - 1)
+
+
+def test_sbc_and_tarp_find_what_is_wrong_and_nothing_else(result: xr.Dataset):
+    assert (result.sbc_p_value.sel(member=["0", "2"]) < 1e-3).all()
+    assert (result.sbc_p_value.sel(member="1") > 1e-3).all()
+    assert (result.tarp_p_value.sel(member=["0", "2"]) < 1e-3).all()
+    assert float(result.tarp_p_value.sel(member="1")) > 1e-3
+
+
+def test_dataset_keeps_the_contract(result: xr.Dataset):
+    assert [str(m) for m in result.member.values] == ["0", "1", "2", "mixture"]
+    assert result.coverage.dims == ("member", "level") and result["rank"].dims == ("member", "pair")
+    assert result.coverage_auc.dims == result.verdict.dims == ("member",)
+    assert set(result.verdict.values) <= {"overconfident", "certified conservative", "inconclusive"}
+    assert float(result.delta) == 0.02 and result.attrs["seed"] == 0 and result.attrs["pairs"] == 3000
+    assert np.isfinite(result.coverage).all() and (result.coverage.diff("level") >= 0).all()
+    assert (result.calibration_low <= result.level).all() and (result.level <= result.calibration_high).all()
+    assert all("long_name" in result[v].attrs for v in result.data_vars)
+    text = summary(result)
+    assert text.count("\n") == 5 and "overconfident" in text
+
+
+def test_results_go_to_netcdf_and_back(result: xr.Dataset, tmp_path):
+    result.to_netcdf(tmp_path / "ds.nc", engine="h5netcdf")
+    with xr.open_dataset(tmp_path / "ds.nc", engine="h5netcdf") as again:
+        assert again.verdict.values.tolist() == result.verdict.values.tolist()
+        np.testing.assert_array_equal(again.coverage, result.coverage)
+
+
+def test_seed_decides_everything_and_memory_bounds_calls():
+    theta, x = pairs(200, 2, seed=1)
+    for kind in ("flow", "classifier"):
+        first, second, third = (
+            diagnose(GaussianPosterior([1.0, 1.2], 2, kind), theta, x, samples=100, seed=s) for s in (3, 3, 4)
+        )
+        xr.testing.assert_equal(first, second)
+        assert not np.array_equal(first["rank"], third["rank"])
+        small = GaussianPosterior([1.0, 1.2], 2, kind)
+        limit = 50 * 8192
+        diagnose(small, theta, x, samples=100, memory=limit)
+        assert small.largest <= 50 + 4 < GaussianPosterior([1.0], 2, kind).largest + 100
+        assert small.largest <= 50
+
+
+def test_a_single_member_is_its_own_mixture():
+    theta, x = pairs(100, 1, seed=1)
+    ds = diagnose(GaussianPosterior([1.0], 1), theta, x, samples=50)
+    np.testing.assert_array_equal(ds["rank"].sel(member="0"), ds["rank"].sel(member="mixture"))
+
+
+def test_few_samples_leave_the_error_of_the_area_near_its_floor():
+    theta, x = pairs(1500, 2, seed=2)
+    for kind in ("flow", "classifier"):
+        few, many = (diagnose(GaussianPosterior(SCALES, 2, kind), theta, x, samples=s) for s in (128, 600))
+        assert (few.coverage_auc_se <= 1.1 * many.coverage_auc_se).all()
+        # And the area itself moves by less than its own error.
+        assert (abs(few.coverage_auc - many.coverage_auc) < few.coverage_auc_se).all()
+
+
+class LeakyPosterior(GaussianPosterior):
+    """Flows on a box prior that put mass outside it, members by different amounts."""
+
+    def __init__(self, scales: list[float], prior: BoxUniform) -> None:
+        super().__init__(scales, prior.dim, "flow", prior=prior)
+        self.can_leak = True
+
+    def _normal(self, x: Tensor, extra: int) -> torch.distributions.Normal:
+        return torch.distributions.Normal(x, self.scales.reshape(-1, *[1] * (extra + 2)))
+
+
+def leaky_pairs(prior: BoxUniform, n: int, noise: float) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    theta = prior.from_uniform(torch.rand(n, prior.dim, generator=g))
+    return theta, theta + noise * torch.randn(n, prior.dim, generator=g)
+
+
+def test_leaked_mass_is_cut_and_reported():
+    prior, noise = BoxUniform([0.0], [1.0]), 0.3
+    theta, x = leaky_pairs(prior, 4000, noise)
+    # With a uniform prior the posterior is the likelihood cut to the box: the leaky flow is exact once it is cut.
+    ds = diagnose(LeakyPosterior([noise, noise], prior), theta, x, samples=500)
+    normal = torch.distributions.Normal(x, noise)
+    inside = normal.cdf(torch.tensor(1.0)) - normal.cdf(torch.tensor(0.0))
+    assert float(ds.leakage[0]) == pytest.approx(float(1 - inside.mean()), abs=0.003)
+    exact = (normal.log_prob(theta) - inside.log()).squeeze(-1).numpy()
+    for member in ("0", "mixture"):
+        one = ds.sel(member=member)
+        assert stats.kstest(one["rank"].values, "uniform").pvalue > 1e-4
+        assert float(one.nominal_log_prob) == pytest.approx(exact.mean(), abs=0.005)
+    assert float(ds.nominal_log_prob_raw[0]) == pytest.approx(float(normal.log_prob(theta).mean()), abs=1e-4)
+    # Kept draws, as in the released code, rank θ* within the whole Gaussian.
+    released = diagnose(LeakyPosterior([noise], prior), theta, x, samples=500, recipe="released")
+    whole = stats.chi2.cdf(((theta - x) ** 2).squeeze(-1).numpy() / noise**2, 1)
+    assert np.sqrt(((released["rank"][0].values - whole) ** 2).mean()) < 0.025
+    assert abs(whole - ds["rank"][0].values).max() > 0.2
+
+
+def test_members_that_leak_differently_mix_with_their_cut_densities():
+    prior = BoxUniform([0.0], [1.0])
+    theta, x = leaky_pairs(prior, 600, 0.3)
+    near = ((x > -0.1) & (x < 1.1)).squeeze(-1)  # further out the narrow member has no draw inside the box at all
+    theta, x = theta[near], x[near]
+    scales = [0.1, 0.6]
+    ds = diagnose(LeakyPosterior(scales, prior), theta, x, samples=4000)
+    grid = torch.linspace(0, 1, 4001)[:, None, None]
+    parts = [torch.distributions.Normal(x, s).log_prob(grid).squeeze(-1).softmax(0) for s in scales]
+    mixture = (parts[0] + parts[1]) / 2
+    at = [
+        torch.distributions.Normal(x, s).log_prob(theta).squeeze(-1)
+        - (torch.distributions.Normal(x, s).cdf(torch.tensor(1.0)) - torch.distributions.Normal(x, s).cdf(torch.tensor(0.0)))
+        .log()
+        .squeeze(-1)
+        for s in scales
+    ]
+    truth = torch.logaddexp(at[0], at[1]) - math.log(2)
+    above = (mixture * 4000).log() > truth
+    rank = (mixture * above).sum(0).numpy()
+    error = ds["rank"].sel(member="mixture").values - rank
+    assert np.sqrt((error**2).mean()) < 0.015 and abs(error.mean()) < 0.003
+
+
+def test_released_recipe_counts_strictly():
+    theta, x = pairs(100, 1, seed=4)
+    ds = diagnose(GaussianPosterior([1.0], 1), theta, x, samples=10, recipe="released")
+    assert np.allclose(ds["rank"] * 10, np.rint(ds["rank"] * 10))
+
+
+def test_a_larger_test_set_serves_balance_and_raw_density():
+    theta, x = pairs(100, 2, seed=5)
+    big = pairs(20_000, 2, seed=6)
+    ds = diagnose(GaussianPosterior([0.7, 1.4], 2), theta, x, samples=20, test=big)
+    small = diagnose(GaussianPosterior([0.7, 1.4], 2), theta, x, samples=20)
+    assert (ds.balance_signed_se[:2] < 0.2 * small.balance_signed_se[:2]).all()
+    assert np.isnan(ds.balance_signed[2]) and "mixture" in ds.attrs["notes"]
+    nominal = -(math.log(2 * math.pi * TAU**2 * 0.49) + 1 / 0.49)
+    assert float(ds.nominal_log_prob_raw[0]) == pytest.approx(nominal, abs=0.06)
+
+
+def test_information_kept_of_prior_and_exact():
+    rng = np.random.default_rng(0)
+    exact, prior = rng.normal(1, 1, 500), np.zeros(500)
+    kept, error = information_kept(np.stack([exact, prior]), prior, exact)
+    np.testing.assert_allclose(kept, [1, 0])
+    assert error[0] == pytest.approx(0)
+
+
+def test_local_coverage_finds_where_a_posterior_fails():
+    theta, x = pairs(5000, 1, seed=7)
+    width = torch.where(x[:, 0] > 0, 1.5, 0.6).numpy()
+    rank = stats.chi2.cdf((((theta - x / 1.25) / TAU) ** 2).sum(-1).numpy() / width**2, 1)
+    local = local_coverage(rank, x[:, 0], levels=[0.5, 0.9], bins=10, name="x")
+    low, high = local.coverage.isel(member=0, bin=slice(0, 4)), local.coverage.isel(member=0, bin=slice(6, 10))
+    truth = [coverage(s, 1, np.array([0.5, 0.9])) for s in (0.6, 1.5)]
+    np.testing.assert_allclose(low.mean("bin"), truth[0], atol=0.03)
+    np.testing.assert_allclose(high.mean("bin"), truth[1], atol=0.03)
+    assert (local.coverage_low <= local.coverage).all() and local.pairs.sum() == 5000
+    with pytest.raises(ValueError, match="one number for each"):
+        local_coverage(rank, x[:10, 0])
+    with pytest.raises(ValueError, match="bins"):
+        local_coverage(rank, x[:, 0], bins=2000)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_bad_pairs_are_refused_with_a_reason():
+    theta, x = pairs(60, 2, seed=0)
+    posterior = GaussianPosterior([1.0], 2)
+    with pytest.raises(ValueError, match="49 pairs are too few"):
+        diagnose(posterior, theta[:49], x[:49])
+    with pytest.raises(ValueError, match="each theta needs the x"):
+        diagnose(posterior, theta, x[:50])
+    with pytest.raises(ValueError, match="3 parameter"):
+        diagnose(posterior, torch.zeros(60, 3), x)
+    with pytest.raises(ValueError, match=r"trained on \(2,\)"):
+        diagnose(posterior, theta, torch.zeros(60, 5))
+    with pytest.raises(ValueError, match=r"shape \(n, D\)"):
+        diagnose(posterior, theta[:, 0], x)
+    broken = x.clone()
+    broken[7, 1] = math.nan
+    with pytest.raises(ValueError, match="1 of the 60 pairs have NaN or infinite x .*pair 7"):
+        diagnose(posterior, theta, broken)
+    with pytest.raises(ValueError, match="NaN or infinite theta"):
+        diagnose(posterior, theta / 0, x)
+    boxed = GaussianPosterior([1.0], 2, prior=BoxUniform([-0.1, -0.1], [0.1, 0.1]))
+    with pytest.raises(ValueError, match="outside the prior"):
+        diagnose(boxed, theta, x)
+    with pytest.raises(TypeError, match="theta should be a tensor"):
+        diagnose(posterior, "theta", x)
+
+
+def test_bad_options_are_refused():
+    theta, x = pairs(60, 2, seed=0)
+    posterior = GaussianPosterior([1.0], 2)
+    for options, match in (
+        ({"samples": 0}, "samples"),
+        ({"alpha": 2.0}, "alpha"),
+        ({"recipe": "paper"}, "recipe"),
+        ({"levels": [0.5, 1.5]}, "levels"),
+        ({"exact_log_prob": np.zeros(3)}, "one number for each"),
+        ({"exact_log_prob": np.full(60, np.nan)}, "not finite"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            diagnose(posterior, theta, x, **options)
+    with pytest.raises(TypeError, match="cannot diagnose a str"):
+        diagnose("posterior", theta, x)
+    deep = GaussianPosterior([1.0], 3, "classifier")
+    with pytest.raises(ValueError, match="up to 2 parameters"):
+        diagnose(deep, *pairs(60, 3, seed=0), recipe="released")
+
+
+def test_observations_unlike_those_of_training_are_warned_about():
+    theta, x = pairs(200, 2, seed=0)
+    posterior = GaussianPosterior([1.0], 2)
+    posterior.stack = {"x_loc": torch.full((1, 2), 0.01), "x_scale": torch.full((1, 2), 1.1)}
+    assert diagnose(posterior, theta, x, samples=20).attrs["notes"] == ""
+    with pytest.warns(UserWarning, match="do not look like those the posterior was trained on"):
+        ds = diagnose(posterior, theta, x + 10, samples=20)
+    assert "same simulator" in ds.attrs["notes"]
+    with pytest.warns(UserWarning, match="do not look like"):
+        diagnose(posterior, theta, 100 * x, samples=20)
+
+
+class DivergedPosterior(GaussianPosterior):
+    """Its second member returns NaN."""
+
+    def log_ratios(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratios = super().log_ratios(theta, x)
+        ratios[1] = math.nan
+        return ratios
+
+
+def test_a_diverged_member_leaves_the_others_alone():
+    theta, x = pairs(100, 2, seed=0)
+    with pytest.warns(UserWarning, match="1, mixture are NaN"):
+        ds = diagnose(DivergedPosterior([1.0, 1.0], 2), theta, x, samples=50)
+    assert np.isfinite(ds.coverage.sel(member="0")).all() and np.isnan(ds.coverage.sel(member="1")).all()
+    assert ds.verdict.sel(member="1").item() == "inconclusive" and np.isnan(ds.verdict_p_value.sel(member="1"))
+
+
+def test_bands_of_the_dataset_are_those_of_the_functions(result: xr.Dataset):
+    low, high = bands.simultaneous_band(result.coverage.values, 3000)
+    np.testing.assert_array_equal(result.coverage_low, low)
+    np.testing.assert_array_equal(result.coverage_high, high)
