@@ -1,0 +1,542 @@
+"""The command line: `equipoise run`, and what looks at its results; `fit` and `diagnose` for data of your own.
+
+Exit codes: 0 where everything asked for is there, 1 where something is missing or failed, 2 for a command that cannot
+be understood, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+__all__ = ["app"]
+
+import csv
+import json
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+try:
+    import typer
+    from rich.console import Console
+except ImportError as missing:  # the core does not need them
+    raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
+
+if TYPE_CHECKING:
+    from equipoise.experiments import Folder, Grid, State
+
+#: For shell completion, which cannot wait for torch to be imported. A test compares them with the tables.
+TASK_NAMES = ("slcp", "weinberg", "spatial_sir", "lotka_volterra", "two_moons")
+METHOD_NAMES = ("nre", "bnre", "nre_c", "bnre_c", "npe", "bnpe", "rnpe", "brnpe", "bnpe_init", "brnpe_init")
+
+app = typer.Typer(
+    name="equipoise",
+    help="Conservative simulation-based inference: train, judge, compare.\n\nStart with: equipoise run",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def _names(names: tuple[str, ...]) -> Any:
+    return lambda incomplete: [n for n in names if n.startswith(incomplete)]
+
+
+@app.command(epilog="Examples:  equipoise run  |  equipoise run --task two_moons --method bnpe --budget 4096 --runs 3")
+def run(
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "-t", metavar="T", help="A task; may be repeated.", autocompletion=_names(TASK_NAMES)),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="M",
+            help="A method; may be repeated. Options in brackets: 'bnpe[balance=kl,strength=10]'.",
+            autocompletion=_names(METHOD_NAMES),
+        ),
+    ] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(help="Repetitions, each with its own simulations.")] = None,
+    members: Annotated[int | None, typer.Option(help="Networks a run; its posterior is their mixture.")] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper or released."),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="paper|released", help="How to train and judge.", autocompletion=_names(("paper", "released"))
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put everything.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
+    stop_after: Annotated[float | None, typer.Option(metavar="MINUTES", help="Begin no stack after this long.")] = None,
+    checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
+    report: Annotated[bool, typer.Option(help="Write figures and the report.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be computed and what it would cost.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a grid of task × method × budget × run; without arguments, a demonstration of a few minutes.
+
+    Computes what is missing in DIR, and nothing else: run the same command again after Ctrl-C, a crash or a failure.
+    What is not said follows the grid, which follows its protocol.
+    """
+    with _errors():
+        from equipoise.experiments import Folder, load_grid
+
+        changes: dict[str, Any] = {
+            "tasks": task or None,
+            "methods": method or None,
+            "budgets": budget or None,
+            "runs": runs,
+            "members": members,
+            "pairs": pairs,
+            "seed": seed,
+        }
+        chosen = _load(load_grid, grid, protocol, epochs, changes)
+        demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
+        folder = Folder(out or (Path("demo") if demo else Path("runs") / chosen.name))
+        if device not in (None, "cpu", "cuda"):
+            raise ValueError(f"--device is cpu or cuda, got {device!r}")
+        if threads is not None and threads < 1:
+            raise ValueError(f"--threads is at least 1, got {threads}")
+        if dry_run:
+            _plan(chosen, folder, device, as_json)
+            return
+        state = _compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, quiet or as_json)
+        _conclude(chosen, folder, state, report, quiet, as_json)
+    raise typer.Exit(0 if state.complete else 1)
+
+
+@app.command(epilog="Examples:  equipoise status demo  |  equipoise status demo --csv > cells.csv")
+def status(
+    directory: Directory,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the finished cells as a tidy table.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which cells of an experiment are done, running, failed or missing."""
+    with _errors():
+        from equipoise.experiments import Folder, collect, load_grid, state_of, table
+        from equipoise.terminal import status_table
+
+        folder = Folder(directory)
+        grid = load_grid(folder.read_grid()["grid"])
+        state = state_of(grid, folder)
+        if as_csv:
+            rows = table(collect(folder, grid)) if folder.stacks() else []
+            writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else ["task", "method", "budget", "run"])
+            writer.writeheader()
+            writer.writerows(rows)
+        elif as_json:
+            print(json.dumps(_state(state) | {"cells": [_cell(c, s) for c, s in state.cells]}))
+        else:
+            console = Console()
+            console.print(status_table(state))
+            for live in state.running:
+                console.print(
+                    f"running on {live.host}: {live.stage} {live.done}/{live.total} {live.note}", highlight=False
+                )
+            for label, text in state.failures.items():
+                console.print(f"[red]failed[/] {label}\n{text.strip().splitlines()[-1]}", highlight=False)
+            if state.failures:
+                console.print(f"tracebacks are in {directory / 'failed'}; `equipoise run` tries again")
+    raise typer.Exit(0 if state.complete else 1)
+
+
+@app.command(epilog="Example:  equipoise merge job-1 job-2 job-3 --out all  |  … --out results/paper.nc")
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Experiments of one grid.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR|FILE.nc", help="A directory, or only a results file.")
+    ],
+    quiet: Quiet = False,
+) -> None:
+    """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
+    with _errors():
+        import tempfile
+
+        from equipoise.experiments import load_grid, state_of, write_results
+        from equipoise.experiments import merge as merge_folders
+
+        with tempfile.TemporaryDirectory() as temporary:
+            only_file = out.suffix == ".nc"
+            folder = merge_folders(directories, temporary if only_file else out)
+            file = write_results(folder, file=out if only_file else None)
+            state = state_of(load_grid(folder.read_grid()["grid"]), folder)
+        if not quiet:
+            print(f"{state.count('done')} of {len(state.cells)} cells are in {file}")
+
+
+@app.command(epilog="Example:  equipoise report demo")
+def report(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="DIR/report.html unless given.")
+    ] = None,
+) -> None:
+    """Write the report again from the results: one HTML file that needs no network."""
+    with _errors():
+        _gather(directory)
+        from equipoise.report import write_report
+
+        target = out or _beside(directory) / "report.html"
+        write_report(directory, target)
+        print(target)
+
+
+@app.command(epilog="Example:  equipoise figures demo")
+def figures(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
+) -> None:
+    """Draw the figures again from the results, as PNG and PDF."""
+    with _errors():
+        _gather(directory)
+        from equipoise.report import write_figures
+
+        target = out or _beside(directory) / "figures"
+        write_figures(directory, target)
+        print(target)
+
+
+@app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
+def fit(
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Pairs (theta, x): .h5, .npz, .csv, .parquet, a store, or theta.npy.")
+    ],
+    prior: Annotated[
+        str, typer.Option(metavar="SPEC", help="'uniform(-3,3)^2', 'normal(0,1),uniform(0,5)', or a JSON file.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The directory to save the posterior in.")],
+    method: Annotated[str, typer.Option("--method", "-m", autocompletion=_names(METHOD_NAMES))] = "bnpe_init",
+    x: Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")] = None,
+    members: Annotated[int, typer.Option(help="Networks; the posterior is their mixture.")] = 5,
+    epochs: Annotated[int, typer.Option(help="At most this many.")] = 500,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a posterior on simulations of your own, and save it."""
+    with _errors():
+        from equipoise.posteriors import Posterior
+        from equipoise.prior_text import parse_prior
+        from equipoise.simulations import read_simulations
+        from equipoise.training import fit as train
+
+        the_prior = parse_prior(prior)
+        pairs = read_simulations(data, x)
+        posterior: Posterior = train(
+            pairs.theta,
+            pairs.compact(),
+            prior=the_prior,
+            method=method,
+            members=members,
+            epochs=epochs,
+            seed=seed,
+            device=device,
+            progress=False if quiet else None,
+        )
+        posterior.save(out)
+        if not quiet:
+            print(f"{posterior!r} from {len(pairs)} pairs is in {out}; judge it with `equipoise diagnose {out} DATA`")
+
+
+@app.command(epilog="Example:  equipoise diagnose model fresh-pairs.h5 --out diagnosis.nc")
+def diagnose(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved posterior.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Pairs that were not used in training.")],
+    x: Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.nc", help="Keep everything as NetCDF.")
+    ] = None,
+    pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
+    samples: Annotated[int, typer.Option(help="Draws behind each rank.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the posterior is overconfident.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge a saved posterior on pairs it has not seen: is it overconfident?"""
+    with _errors():
+        from equipoise.diagnostics import diagnose as judge
+        from equipoise.diagnostics import summary
+        from equipoise.posteriors import load
+        from equipoise.simulations import read_simulations
+
+        posterior = load(model)
+        test = read_simulations(data, x, n=pairs)
+        ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            ds.to_netcdf(out, engine="h5netcdf")
+        verdict = str(ds["verdict"].sel(member="mixture").values)
+        if as_json:
+            names = (
+                "coverage_auc",
+                "coverage_auc_se",
+                "verdict_p_value",
+                "nominal_log_prob",
+                "balancing_error",
+                "leakage",
+            )
+            print(json.dumps({"verdict": verdict} | {n: float(ds[n].sel(member="mixture")) for n in names}))
+        elif not quiet:
+            print(summary(ds))
+    raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
+
+
+@app.command(epilog="Example:  equipoise tasks --json")
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks."""
+    with _errors():
+        import inspect
+
+        from rich.table import Table
+
+        from equipoise.tasks import TASKS, task
+
+        rows = []
+        for name, kind in TASKS.items():
+            made = task(name)
+            rows.append(
+                {
+                    "name": name,
+                    "parameters": made.prior.dim,
+                    "prior": repr(made.prior),
+                    "x_shape": list(made.x_shape),
+                    "exact posterior": made.has_exact_posterior,
+                    "options": [str(p) for p in inspect.signature(kind).parameters.values()],
+                }
+            )
+        if as_json:
+            print(json.dumps(rows))
+            return
+        table = Table()
+        for column in rows[0]:
+            table.add_column(column)
+        for row in rows:
+            options = ", ".join(o.split(":")[0] for o in row["options"])  # type: ignore[attr-defined]
+            exact = "yes" if row["exact posterior"] else "no"
+            table.add_row(
+                str(row["name"]), str(row["parameters"]), str(row["prior"]), str(row["x_shape"]), exact, options
+            )
+        Console().print(table)
+
+
+@app.command(epilog="Example:  equipoise methods --json")
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: rows of a table, each a network, a loss, a balance term and a start."""
+    with _errors():
+        import dataclasses
+
+        from rich.table import Table
+
+        from equipoise.methods import METHODS
+
+        rows = [dataclasses.asdict(m) for m in METHODS.values()]
+        if as_json:
+            print(json.dumps(rows))
+            return
+        table = Table()
+        for column in ("name", "network", "loss", "balance", "λ", "start", "in the paper"):
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*(f"{v:g}" if isinstance(v, float) else str(v) for v in row.values()))
+        Console().print(table)
+
+
+# --- what `run` does -------------------------------------------------------------------------------------------------
+
+
+def _load(load_grid: Any, grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
+    """The grid that the options mean: a file, else that of the protocol, else the demonstration; then the changes."""
+    from equipoise.experiments.grids import GridError, nearest, read_toml
+
+    if protocol is not None and protocol not in ("default", "paper", "released"):
+        raise GridError(nearest(protocol, ("paper", "released"), "protocol"))
+    source = grid or (protocol if protocol in ("paper", "released") else "demo")
+    values, name = read_toml(source)
+    changes = changes | {"protocol": protocol}
+    if epochs is not None:
+        changes["training"] = {**values.get("training", {}), "epochs": epochs}
+    values.setdefault("name", name)
+    made: Grid = load_grid(values, changes)
+    return made
+
+
+def _plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> None:
+    from equipoise.experiments import missing_stacks, state_of
+    from equipoise.experiments.costs import cost
+    from equipoise.terminal import plan_table, status_table
+
+    stacks, kind = missing_stacks(grid, folder), _kind(device)
+    if as_json:
+        rows = [
+            {
+                "stack": s.identity,
+                "label": s.label,
+                "members": s.size,
+                "seconds_at_most": cost(s, kind).seconds,
+                "bytes": cost(s, kind).size,
+                "cells": [_cell(c, "missing") for c in s.cells],
+            }
+            for s in stacks
+        ]
+        print(json.dumps({"directory": str(folder.path), "config": grid.config(), "stacks": rows}))
+    elif not stacks:
+        print(f"nothing is missing in {folder.path}")
+    else:
+        console = Console()
+        console.print(status_table(state_of(grid, folder)))
+        console.print(plan_table(stacks, kind))
+        where = "one H200" if kind == "cuda" else "two cores"
+        console.print(f"times are for {where}, and upper bounds: members that have converged stop", highlight=False)
+
+
+def _compute(
+    grid: Grid,
+    folder: Folder,
+    cluster: str | None,
+    device: str | None,
+    threads: int | None,
+    checkpoint: bool,
+    stop_after: float | None,
+    quiet: bool,
+) -> State:
+    from equipoise.experiments import cells_of, missing_stacks, run_grid
+    from equipoise.experiments.costs import Cost, cost
+    from equipoise.terminal import Watch, duration
+
+    console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder), _kind(device)
+    if not quiet:
+        total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
+        most = Cost.total(cost(s, kind) for s in stacks).seconds
+        text = (
+            f"{left} of {total} cells to compute in {len(stacks)} stacks, at most about {duration(most)}"
+            if left
+            else (f"all {total} cells are there")
+        )
+        console.print(f"{grid.name}: {text}; results go to {folder.path}", highlight=False)
+    with Watch(folder, stacks, console, kind, quiet) as watch:
+        return run_grid(
+            grid,
+            folder.path,
+            cluster=cluster,
+            device=device,
+            threads=threads,
+            checkpoint=checkpoint,
+            stop_after=None if stop_after is None else 60 * stop_after,
+            tell=watch.tell,
+        )
+
+
+def _conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool, as_json: bool) -> None:
+    """Write results, figures and report, and say what was found."""
+    from equipoise.experiments import read_results, write_results
+    from equipoise.terminal import verdict_table
+
+    summary: dict[str, Any] = _state(state) | {"directory": str(folder.path)}
+    console = Console(quiet=quiet or as_json)
+    if state.count("done"):
+        summary["results"] = str(write_results(folder, grid))
+        console.print(verdict_table(read_results(folder.path)))
+        if report:
+            summary |= _write_report(folder.path)
+    for label, text in state.failures.items():
+        Console(stderr=True).print(f"[red]failed[/] {label}: {text.strip().splitlines()[-1]}", highlight=False)
+    if not state.complete:
+        console.print(
+            f"{state.count('done')} of {len(state.cells)} cells are there; run the same command again for the rest"
+        )
+    if "report" in summary:
+        console.print(f"open {summary['report']}", highlight=False)
+    if as_json:
+        print(json.dumps(summary))
+
+
+def _write_report(path: Path) -> dict[str, str]:
+    try:
+        from equipoise.report import write_figures, write_report
+    except ImportError as error:
+        print(f"no report: {error} (pip install 'equipoise[cli]')", file=sys.stderr)
+        return {}
+    write_figures(path, path / "figures")
+    write_report(path, path / "report.html")
+    return {"figures": str(path / "figures"), "report": str(path / "report.html")}
+
+
+def _kind(device: str | None) -> str:
+    import torch
+
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _gather(path: Path) -> None:
+    """Bring `results.nc` of an experiment's directory up to date with its finished stacks."""
+    if path.is_dir() and (path / "grid.json").exists():
+        from equipoise.experiments import Folder, write_results
+
+        write_results(Folder(path))
+
+
+def _beside(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _state(state: State) -> dict[str, Any]:
+    return {"complete": state.complete} | {w: state.count(w) for w in ("done", "running", "failed", "missing")}
+
+
+def _cell(cell: Any, state: str) -> dict[str, Any]:
+    names = ("task", "method", "budget", "run")
+    return {n: getattr(cell, n) for n in names} | {"cell": cell.identity, "state": state}
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly."""
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    warnings.simplefilter("default")
+    try:
+        yield
+    except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
+        print(f"equipoise: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ValueError | TypeError | FileNotFoundError) else 1) from error
+    except KeyboardInterrupt:
+        print("stopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

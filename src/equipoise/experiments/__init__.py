@@ -1,0 +1,33 @@
+"""Experiments: grids of task × method × budget × run, computed as stacks, on one machine or many.
+
+grid ──► cells ──► stacks ──► pipeline ──► folder ──► results.nc
+TOML     hashes    engine     simulate, train, judge, draw, write
+"""
+
+from __future__ import annotations
+
+from .cells import Cell, Stack, cells_of, stacks_of
+from .folder import Folder
+from .grids import Grid, GridError, load_grid
+from .results import collect, merge, read_results, table, write_results
+from .runner import State, missing_stacks, run_grid, state_of
+
+__all__ = [
+    "Cell",
+    "Folder",
+    "Grid",
+    "GridError",
+    "Stack",
+    "State",
+    "cells_of",
+    "collect",
+    "load_grid",
+    "merge",
+    "missing_stacks",
+    "read_results",
+    "run_grid",
+    "stacks_of",
+    "state_of",
+    "table",
+    "write_results",
+]

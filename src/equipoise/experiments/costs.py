@@ -1,0 +1,89 @@
+"""What a stack costs, before it is computed: seconds and bytes.
+
+The figures are measured: milliseconds of a member-step on two CPU cores, and microseconds on one H200, where a step
+of a stack of M members costs a + b / M a member. They hold for the paper's networks (about 400,000 weights) and scale
+with the weights of others. Training stops members that have converged, so that what is said here is the most that it
+can take.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Cost", "cost"]
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from equipoise.losses import rolls_needed
+
+from .cells import Cell, Stack
+
+#: Milliseconds of a member-step on two CPU cores: for one roll of θ, and for each further one.
+CPU_MS = {"flow": (13.0, 12.0), "classifier": (5.0, 5.0)}
+#: Microseconds of a member-step on one H200: a and b for one roll of θ, and what each further roll adds to a.
+GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
+#: Weights behind these figures.
+WEIGHTS = {"flow": 450e3, "classifier": 335e3}
+#: What a convolutional embedding multiplies a step by, on a CPU and on a GPU.
+CONVOLUTION = {"cpu": 6.0, "cuda": 30.0}
+#: Floating-point operations a second, of evaluations without gradients.
+RATE = {"cpu": 2.5e10, "cuda": 1.5e13}
+#: Seconds to start a stack: simulations, and on a GPU compiling.
+START = {"cpu": 1.0, "cuda": 20.0}
+#: Bytes of a cell's numbers in a stack's file, of each of its members, and of a picture.
+BYTES = (3000, 500, 15000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """At most this many seconds of training and of diagnosis, and about this many bytes on disk."""
+
+    training: float
+    diagnosis: float
+    size: float
+
+    @property
+    def seconds(self) -> float:
+        return self.training + self.diagnosis
+
+    @staticmethod
+    def total(costs: Iterable[Cost]) -> Cost:
+        """The sum."""
+        each = list(costs)
+        return Cost(sum(c.training for c in each), sum(c.diagnosis for c in each), sum(c.size for c in each))
+
+
+def cost(stack: Stack, device: str = "cpu") -> Cost:
+    """What a stack costs.
+
+    Arguments:
+        stack: the stack.
+        device: "cpu" (two cores) or "cuda" (one H200).
+    """
+    steps = stack.settings.epochs * max(1, int(0.9 * stack.budget) // stack.settings.batch_size)
+    share = _weights(stack) / WEIGHTS[stack.network]
+    convolution = CONVOLUTION[device] if stack.sizes.layers else 1.0
+    training = sum(_step(cell, stack, device) for cell in stack.cells) * stack.members * steps * share * convolution
+    points = stack.rules.pairs * stack.rules.samples * (2 if stack.network == "classifier" else 1)
+    rate = RATE[device]
+    diagnosis = len(stack.cells) * stack.members * 2 * _weights(stack) * points / rate
+    numbers, member, picture = BYTES
+    size = sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
+    return Cost(training + START[device], diagnosis, size)
+
+
+def _step(cell: Cell, stack: Stack, device: str) -> float:
+    """Seconds of one member-step."""
+    rolls = rolls_needed(cell.row.objective(**dict(cell.objective)))
+    if device == "cpu":
+        first, more = CPU_MS[stack.network]
+        return (first + more * (rolls - 1)) * 1e-3
+    a, b, more = GPU_US[stack.network]
+    return (a + b / stack.size + more * (rolls - 1)) * 1e-6
+
+
+def _weights(stack: Stack) -> float:
+    """About how many weights a network has."""
+    hidden = stack.sizes.classifier if stack.network == "classifier" else stack.sizes.flow
+    inner = sum(a * b for a, b in itertools.pairwise(hidden)) + 40 * (hidden[0] + hidden[-1])
+    return float(inner * (stack.sizes.transforms if stack.network == "flow" else 1))

@@ -1,0 +1,75 @@
+"""Pictures of posteriors: the density of run 0 for one observation, where there are two parameters.
+
+The observation is one draw of the task, the same for all methods and budgets. Densities are read at the centres of a
+fixed grid over the prior's box and kept with eight significant bits, of which a picture shows fewer.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SIDE", "gallery", "observation", "picture_points"]
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.posteriors import Posterior
+from equipoise.simulations import simulate
+from equipoise.tasks import Task
+
+from .cells import Cell, Stack
+
+#: Points a side.
+SIDE = 100
+#: What is smaller than this share of the largest density is kept as 0.
+FLOOR = 1e-6
+
+
+def observation(task: Task, seed: int) -> tuple[Tensor, Tensor]:
+    """θ*, with shape `(2,)`, and what was observed, with shape `x_shape`."""
+    pairs = simulate(task.prior, task.simulate, 1, seed=seed)
+    return pairs.theta[0], pairs.x[0]
+
+
+def picture_points(task: Task) -> Tensor:
+    """The centres of the grid, with shape `(SIDE, SIDE, 2)`; the first axis is the first parameter."""
+    ticks = (torch.arange(SIDE) + 0.5) / SIDE
+    return task.prior.from_uniform(torch.stack(torch.meshgrid(ticks, ticks, indexing="ij"), -1))
+
+
+def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None]) -> dict[str, np.ndarray]:
+    """The arrays to keep with a stack: the densities of its cells of run 0, the observation, and the exact density."""
+    chosen = {i: posteriors[cell] for i, cell in enumerate(stack.cells) if cell.gallery}
+    if not chosen:
+        return {}
+    theta, x = observation(task, stack.stream("gallery"))
+    points = picture_points(task)
+    densities = np.full((len(chosen), SIDE, SIDE), np.nan, np.float32)
+    for row, posterior in enumerate(chosen.values()):
+        if posterior is not None:
+            densities[row] = rounded(
+                posterior.log_prob(points.reshape(-1, 2), x).exp().reshape(SIDE, SIDE).cpu().numpy()
+            )
+    exact = np.full((SIDE, SIDE), np.nan, np.float32)
+    if task.has_exact_posterior:
+        exact = rounded(task.log_posterior(points, x).exp().numpy())
+    return {
+        "gallery_cell": np.array(list(chosen)),
+        "gallery_density": densities,
+        "gallery_theta": theta.numpy(),
+        "gallery_x": x.numpy(),
+        "gallery_exact": exact,
+    }
+
+
+def rounded(density: np.ndarray) -> np.ndarray:
+    """float32 values with the last 15 of their 23 bits rounded away, so that they compress.
+
+    Example:
+        >>> rounded(np.array([1.0, 1.001, 0.3]))
+            array([1.       , 1.       , 0.2998047], dtype=float32)
+    """
+    density = np.where(density < FLOOR * density.max(), 0.0, density).astype(np.float32)
+    bits = density.view(np.uint32).astype(np.uint64)
+    return ((bits + (1 << 14)) & ~np.uint64((1 << 15) - 1)).astype(np.uint32).view(np.float32)

@@ -1,0 +1,398 @@
+"""Grids: which tasks, methods, budgets and runs an experiment has, as TOML.
+
+A grid lists axes, not copies. Anything it does not say follows its protocol (`protocols`):
+
+    protocol = "paper"
+    tasks    = ["slcp", {name = "lotka_volterra", steps = 1001}]
+    methods  = ["npe", {name = "bnpe", balance = ["chi2", "kl"], strength = [1, 10, 100]}]
+    budgets  = [1024, 2048]
+    runs     = 5
+
+A list among the options of a task or method is an axis of its own: the second entry above is six methods, called
+`bnpe[balance=chi2,strength=1]` and so on, which is also how they are written on the command line. Everything is
+checked before anything
+runs: an unknown key, task, method or option is refused with the nearest name that exists.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PACKAGED", "Entry", "Grid", "GridError", "load_grid", "nearest", "parse_entry", "read_toml"]
+
+import dataclasses
+import difflib
+import inspect
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from equipoise.losses import Objective, rolls_needed
+from equipoise.methods import METHODS, Method, resolve
+from equipoise.networks import INITS
+from equipoise.tasks import TASKS, Task
+from equipoise.tasks import task as make_task
+from equipoise.training import Settings
+
+from .protocols import PROTOCOLS, Protocol, Sizes, sizes
+
+#: Grids that come with the package, by name.
+PACKAGED = ("demo", "paper", "released")
+#: Options of a method that change its row, and those that `Objective` takes.
+ROW_OPTIONS = {"balance": "balance", "strength": "strength", "start": "start"}
+OBJECTIVE_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma")
+METHOD_OPTIONS = (*ROW_OPTIONS, *OBJECTIVE_OPTIONS, "init", "keep")
+#: Fewer pairs than this support no statement about coverage.
+MIN_PAIRS = 50
+
+
+class GridError(ValueError):
+    """A grid that cannot be run, with what is wrong and what would be right."""
+
+
+def nearest(word: str, words: Iterable[str], what: str) -> str:
+    """A sentence that says what there is instead of `word`.
+
+    Example:
+        >>> nearest("bugdets", ["budgets", "runs"], "key")
+        "there is no key 'bugdets'; did you mean 'budgets'? There are budgets, runs."
+    """
+    known = list(words)
+    close = difflib.get_close_matches(str(word).lower().replace("-", "_"), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"there is no {what} {word!r}{hint} There are {', '.join(known)}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A task or a method with options of its own."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How results call it.
+
+        Example:
+            >>> Entry("bnpe", (("strength", 10.0), ("unbiased", True))).label
+            'bnpe[strength=10,unbiased=true]'
+        """
+        if not self.options:
+            return self.name
+        return f"{self.name}[{','.join(f'{k}={_text(v)}' for k, v in self.options)}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """An experiment. Made by `load_grid`, which checks it.
+
+    Arguments:
+        name: what it is called.
+        protocol: see `protocols`.
+        tasks: the tasks, with their options.
+        methods: the methods, with theirs.
+        budgets: numbers of simulations.
+        runs: repetitions, each with its own simulations and weights.
+        members: networks a run; the run's posterior is their mixture.
+        seed: of everything random.
+        pairs: the size of the coverage set; None for the protocol's.
+        test: the size of the test set; None for the protocol's.
+        samples: draws or points behind a rank; None for the protocol's.
+        hidden: hidden layers of every network; None for the protocol's.
+        transforms: of a flow; None for the protocol's.
+        training: changes to the protocol's training settings.
+        gallery: whether the density of run 0 is kept for one observation, where there are two parameters.
+        stack: the most members that are trained together; None for no limit.
+    """
+
+    name: str
+    protocol: str
+    tasks: tuple[Entry, ...]
+    methods: tuple[Entry, ...]
+    budgets: tuple[int, ...]
+    runs: int = 1
+    members: int = 1
+    seed: int = 0
+    pairs: int | None = None
+    test: int | None = None
+    samples: int | None = None
+    hidden: tuple[int, ...] | None = None
+    transforms: int | None = None
+    training: tuple[tuple[str, Any], ...] = ()
+    gallery: bool = True
+    stack: int | None = None
+
+    @property
+    def rules(self) -> Protocol:
+        """The protocol with this grid's own numbers."""
+        rules = PROTOCOLS[self.protocol]
+        own = {k: v for k in ("pairs", "test", "samples") if (v := getattr(self, k)) is not None}
+        return dataclasses.replace(rules, settings=self.settings(), **own)
+
+    def settings(self, keep: str | None = None) -> Settings:
+        """The training settings, with the weights a method wants kept."""
+        own = dict(self.training) | ({} if keep is None else {"keep": keep})
+        return dataclasses.replace(PROTOCOLS[self.protocol].settings, **own)
+
+    def sizes(self, task: str) -> Sizes:
+        """The sizes of the networks of a task."""
+        own: dict[str, Any] = {} if self.hidden is None else {"classifier": self.hidden, "flow": self.hidden}
+        if self.transforms is not None:
+            own["transforms"] = self.transforms
+        return dataclasses.replace(sizes(self.protocol, task), **own)
+
+    def task(self, entry: Entry) -> Task:
+        """The task of an entry, with what the protocol chooses for it."""
+        return _task(entry.name, tuple((dict(self.sizes(entry.name).options) | dict(entry.options)).items()))
+
+    def config(self) -> dict[str, Any]:
+        """The grid as plain data, from which `load_grid` makes it again."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for axis in ("tasks", "methods"):
+            plain[axis] = [e.name if not e.options else {"name": e.name, **dict(e.options)} for e in plain[axis]]
+        plain |= {"budgets": list(self.budgets), "training": dict(self.training)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
+
+
+@lru_cache(maxsize=64)
+def _task(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
+    return make_task(name, **dict(options))
+
+
+@lru_cache(maxsize=4096)
+def method_of(entry: Entry) -> tuple[Method, tuple[tuple[str, Any], ...], str | None, str | None]:
+    """What an entry means: the method's row, `Objective`'s options, the initial weights, and the weights to keep."""
+    options = dict(entry.options)
+    row = resolve(entry.name, **{argument: options.get(key) for key, argument in ROW_OPTIONS.items()})
+    objective = tuple((k, options[k]) for k in OBJECTIVE_OPTIONS if k in options)
+    row.objective(**dict(objective))
+    return row, objective, options.get("init"), options.get("keep")
+
+
+def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Grid:
+    """Read and check a grid.
+
+    Arguments:
+        source: a TOML file, the name of a packaged grid ("demo", "paper", "released"), or the same as a mapping.
+        changes: keys that replace the grid's, as given on a command line.
+
+    Example:
+        >>> load_grid({"tasks": ["slcp"], "methods": ["npe"], "budgets": [1024]}).rules.pairs
+        1000
+        >>> load_grid({"tasks": ["slpc"], "methods": ["npe"], "budgets": [1024]})
+        Traceback (most recent call last):
+            ...
+        equipoise.experiments.grids.GridError: tasks: there is no task 'slpc'; did you mean 'slcp'? There are slcp,
+        weinberg, ...
+    """
+    if isinstance(source, Mapping):
+        values, name = dict(source), "experiment"
+    else:
+        values, name = read_toml(source)
+    values |= {k: v for k, v in (changes or {}).items() if v is not None}
+    known = [f.name for f in dataclasses.fields(Grid)]
+    for key in values:
+        if key not in known:
+            raise GridError(nearest(key, known, "key"))
+    values.setdefault("name", name)
+    values.setdefault("protocol", "default")
+    for axis in ("tasks", "methods", "budgets"):
+        if axis not in values:
+            raise GridError(f"the grid lacks {axis!r}; it needs tasks, methods and budgets")
+    grid = Grid(
+        **values
+        | {
+            "tasks": _entries(values["tasks"], "tasks", _task_options),
+            "methods": _entries(values["methods"], "methods", _method_options),
+            "budgets": _numbers(values["budgets"], "budgets", 2),
+            "hidden": None if values.get("hidden") is None else _numbers(values["hidden"], "hidden", 1, distinct=False),
+            "training": tuple(sorted(_table(values.get("training", {}), "training").items())),
+        }
+    )
+    _check(grid)
+    return grid
+
+
+def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
+    """The contents and the name of a grid file or packaged grid."""
+    path = Path(source)
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+    elif str(source) in PACKAGED:
+        text = resources.files(__package__).joinpath("grids", f"{source}.toml").read_text(encoding="utf-8")
+    else:
+        hint = nearest(path.stem, PACKAGED, "packaged grid")
+        raise GridError(f"there is no file {path}, and {hint}")
+    try:
+        return tomllib.loads(text), path.stem
+    except tomllib.TOMLDecodeError as error:
+        raise GridError(f"{source} is not TOML: {error}") from error
+
+
+def parse_entry(text: str) -> dict[str, Any] | str:
+    """An entry as the command line has it: `bnpe`, or `bnpe[balance=kl,strength=10]`.
+
+    Example:
+        >>> parse_entry("bnpe[balance=kl,strength=10]")
+        {'name': 'bnpe', 'balance': 'kl', 'strength': 10}
+    """
+    match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(?:\[(.*)\])?\s*", text)
+    if match is None:
+        raise GridError(f"cannot read {text!r}; write a name, or a name with options like bnpe[balance=kl,strength=10]")
+    name, inside = match.groups()
+    if not inside:
+        return name
+    options: dict[str, Any] = {"name": name}
+    for part in inside.split(","):
+        key, equals, value = (p.strip() for p in part.partition("="))
+        if not equals:
+            raise GridError(f"cannot read {part!r} in {text!r}; options look like strength=10")
+        try:
+            options[key] = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            options[key] = value
+    return options
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _entries(values: Any, axis: str, check: Callable[[str, dict[str, Any]], None]) -> tuple[Entry, ...]:
+    """The entries of an axis; lists among the options are multiplied out."""
+    if not isinstance(values, list | tuple) or not values:
+        raise GridError(f"{axis} is a list of names, got {values!r}")
+    entries: list[Entry] = []
+    for value in values:
+        if isinstance(value, str):
+            value = parse_entry(value)
+        table = {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+        name = table.pop("name", None)
+        if not isinstance(name, str):
+            raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
+        choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
+        for chosen in itertools.product(*choices):
+            options = dict(zip(table, chosen, strict=True))
+            try:
+                check(name, options)
+            except (ValueError, TypeError) as error:
+                raise GridError(f"{axis}: {error}") from error
+            entries.append(Entry(name, tuple(options.items())))
+    labels = [e.label for e in entries]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise GridError(f"{axis}: {label} is listed twice")
+    return tuple(entries)
+
+
+def _task_options(name: str, options: dict[str, Any]) -> None:
+    if name not in TASKS:
+        raise ValueError(nearest(name, TASKS, "task"))
+    known = list(inspect.signature(TASKS[name]).parameters)
+    for key in options:
+        if key not in known:
+            raise ValueError(f"{name} has no options" if not known else nearest(key, known, f"option of {name}"))
+    make_task(name, **options)
+
+
+def _method_options(name: str, options: dict[str, Any]) -> None:
+    if name not in METHODS:
+        raise ValueError(nearest(name, METHODS, "method"))
+    for key in options:
+        if key not in METHOD_OPTIONS:
+            raise ValueError(nearest(key, METHOD_OPTIONS, "option of a method"))
+    row, *_ = method_of(Entry(name, tuple(options.items())))
+    init, keep = options.get("init"), options.get("keep")
+    if init is not None and (init not in INITS or row.network != "flow"):
+        raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {init!r} for {name}")
+    if keep not in (None, "best", "last"):
+        raise ValueError(f"keep is best or last, got {keep!r}")
+
+
+def _check(grid: Grid) -> None:
+    if grid.protocol not in PROTOCOLS:
+        raise GridError(nearest(str(grid.protocol), PROTOCOLS, "protocol"))
+    for key, least in (
+        ("runs", 1),
+        ("members", 1),
+        ("seed", 0),
+        ("pairs", MIN_PAIRS),
+        ("test", MIN_PAIRS),
+        ("samples", 1),
+    ):
+        _whole(getattr(grid, key), key, least)
+    for key in ("transforms", "stack"):
+        _whole(getattr(grid, key), key, 1)
+    if not isinstance(grid.gallery, bool):
+        raise GridError(f"gallery is true or false, got {grid.gallery!r}")
+    known = [f.name for f in dataclasses.fields(Settings)]
+    for key in dict(grid.training):
+        if key not in known:
+            raise GridError(f"training: {nearest(key, known, 'setting')}")
+    try:
+        settings = grid.settings()
+    except (ValueError, TypeError) as error:
+        raise GridError(f"training: {error}") from error
+    meanings: dict[Any, str] = {}
+    for entry in grid.methods:
+        row, objective, init, keep = method_of(entry)
+        rolls = rolls_needed(row.objective(**dict(objective)))
+        _check_budgets(grid, entry, rolls, settings)
+        same = dataclasses.replace(row, name="", paper=""), _full(row, objective), init, keep or settings.keep
+        if same in meanings:
+            raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")
+        meanings[same] = entry.label
+    if grid.stack is not None and grid.stack < grid.members:
+        raise GridError(f"stack = {grid.stack}, but the {grid.members} members of a run are trained together")
+    for task in grid.tasks:
+        if grid.sizes(task.name).layers and len(grid.task(task).x_shape) < 2:
+            raise GridError(f"{task.label} has no series or image to embed")
+
+
+def _check_budgets(grid: Grid, entry: Entry, rolls: int, settings: Settings) -> None:
+    least = max(2, rolls)
+    for budget in grid.budgets:
+        validation = int(round(budget * 0.1, 9))
+        if validation < least:
+            raise GridError(
+                f"budgets: {budget} simulations leave {validation} for validation, and {entry.label} needs at least "
+                f"{least}; the smallest budget is {10 * least}"
+            )
+    if settings.batch_size < rolls:
+        raise GridError(
+            f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {rolls}"
+        )
+
+
+def _full(row: Method, objective: tuple[tuple[str, Any], ...]) -> Objective:
+    return row.objective(**dict(objective))
+
+
+def _whole(value: Any, key: str, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise GridError(f"{key} is a whole number, at least {least}, got {value!r}")
+
+
+def _numbers(values: Any, key: str, least: int, distinct: bool = True) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or not values:
+        raise GridError(f"{key} is a list of whole numbers, got {values!r}")
+    for value in values:
+        _whole(value, key, least)
+        if distinct and list(values).count(value) > 1:
+            raise GridError(f"{key}: {value} is listed twice")
+    return tuple(values)
+
+
+def _table(value: Any, key: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise GridError(f"{key} is a table of settings, got {value!r}")
+    return dict(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
