@@ -135,10 +135,16 @@ class Foreign(Surrogate):
         self.dim = None if prior is None else prior.dim
         self._sample_all = getattr(posterior, "sample_batched", None)
         self._log_prob_all = getattr(posterior, "log_prob_batched", None)
-        #: sbi renormalises each log_prob with ten thousand rejection samples; ranks compare densities at one x and need none of it.
-        self.normalises = "norm_posterior" in _arguments(self._log_prob_all or posterior.log_prob)
-        # sbi's draws are already rejected; others' are checked against the prior here.
-        self.can_leak = prior is not None and not self.normalises
+        sample, log_prob = self._sample_all or posterior.sample, self._log_prob_all or posterior.log_prob
+        # sbi rejects draws outside the prior, and renormalises each density with ten thousand more of them. Ranks compare
+        # densities at one x and need no normaliser; the raw draws give it, and the leakage, at no further cost.
+        self._normalises = "norm_posterior" in _arguments(log_prob)
+        self._rejects = "reject_outside_prior" in _arguments(sample)
+        self._raw = self._rejects and prior is not None
+        self.can_leak = prior is not None and (self._raw or not self._normalises)
+        self._sampling = {"show_progress_bars": False} if "show_progress_bars" in _arguments(sample) else {}
+        if self._raw:
+            self._sampling["reject_outside_prior"] = False
         device = getattr(posterior, "_device", None) or getattr(posterior, "device", None)
         if isinstance(device, str | torch.device):
             self.device = torch.device(device)
@@ -149,10 +155,12 @@ class Foreign(Surrogate):
         return self._sample_all is not None and self._log_prob_all is not None
 
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        return self._density(theta, x, {"norm_posterior": False} if self.normalises else {}).unsqueeze(0)
+        return self._density(theta, x, {"norm_posterior": False} if self._normalises else {}).unsqueeze(0)
 
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
-        return self._density(theta.unsqueeze(0), x, {})[0].unsqueeze(0) if self.normalises else None
+        if not self._normalises or self._raw:
+            return None
+        return self._density(theta.unsqueeze(0), x, {})[0].unsqueeze(0)
 
     def _density(self, theta: Tensor, x: Tensor, options: dict[str, Any]) -> Tensor:
         shape = theta.shape[:-1]
@@ -171,10 +179,10 @@ class Foreign(Surrogate):
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         with seeded(generator):
             if self._sample_all is not None:
-                theta = torch.as_tensor(self._sample_all((n,), x, **_silent(self._sample_all)))
+                theta = torch.as_tensor(self._sample_all((n,), x, **self._sampling))
             else:
-                sample = self.posterior.sample
-                theta = torch.stack([torch.as_tensor(sample((n,), x[b], **_silent(sample))) for b in range(len(x))], 1)
+                draws = [self.posterior.sample((n,), x[b], **self._sampling) for b in range(len(x))]
+                theta = torch.stack([torch.as_tensor(d) for d in draws], 1)
         if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
             raise ValueError(
                 f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got {tuple(theta.shape)}; "
@@ -187,6 +195,8 @@ def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     """The posterior a user gave, as a `Surrogate`."""
     if all(hasattr(posterior, name) for name in ("log_ratios", "sample_members", "n_members", "prior")):
         return Ours(posterior)
+    if prior is None and not callable(getattr(posterior, "prior", None)):
+        prior = getattr(posterior, "prior", None)  # sbi's posteriors carry theirs
     known = None if prior is None else as_prior(prior)
     if hasattr(posterior, "sample") and hasattr(posterior, "log_prob"):
         return Foreign(posterior, known)
@@ -212,11 +222,6 @@ def _arguments(function: Callable[..., Any]) -> set[str]:
         return set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return set()
-
-
-def _silent(function: Callable[..., Any]) -> dict[str, Any]:
-    """sbi draws a progress bar for each call unless told not to."""
-    return {"show_progress_bars": False} if "show_progress_bars" in _arguments(function) else {}
 
 
 @contextmanager
