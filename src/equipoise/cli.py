@@ -10,6 +10,7 @@ __all__ = ["app"]
 
 import csv
 import json
+import os
 import signal
 import sys
 import warnings
@@ -533,7 +534,9 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
-        print(f"equipoise: {error}", file=sys.stderr)
+        if os.environ.get("EQUIPOISE_DEBUG"):
+            raise
+        print(f"equipoise: {error} (EQUIPOISE_DEBUG=1 shows where)", file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, ValueError | TypeError | FileNotFoundError) else 1) from error
     except KeyboardInterrupt:
         print("stopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)

@@ -211,7 +211,7 @@ def verdict_table(ds: xr.Dataset) -> Table:
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:
-                cell = ds.sel(task=t, method=m, budget=b)
+                cell = ds.sel({"task": t, "method": m, "budget": b})  # `method=` means something else to sel
                 words = [w for w in cell["verdict"].values.ravel().tolist() if w]
                 if words:
                     table.add_row(str(t), str(m), str(b), _verdicts(words), *_numbers(cell))

@@ -68,7 +68,7 @@ def rounded(density: np.ndarray) -> np.ndarray:
 
     Example:
         >>> rounded(np.array([1.0, 1.001, 0.3]))
-            array([1.       , 1.       , 0.2998047], dtype=float32)
+        array([1.       , 1.       , 0.2998047], dtype=float32)
     """
     density = np.where(density < FLOOR * density.max(), 0.0, density).astype(np.float32)
     bits = density.view(np.uint32).astype(np.uint64)

@@ -1,0 +1,82 @@
+"""A grid of eight stacks that takes seconds, and how to run it and compare its results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.experiments import Folder
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "tasks": ["slcp"],
+    "methods": ["npe", "bnre"],
+    "budgets": [128, 256],
+    "runs": 2,
+    "members": 2,
+    "pairs": 60,
+    "test": 60,
+    "samples": 16,
+    "hidden": [8, 8],
+    "training": {"epochs": 3, "batch_size": 32},
+    "stack": 2,
+}
+#: What two computations of one cell may differ in: how long they took.
+CLOCKS = ("train_seconds", "diagnose_seconds")
+
+
+def write_toml(path: Path, grid: dict[str, Any]) -> Path:
+    """A grid as TOML. Strings, numbers and lists look the same in JSON."""
+    lines = [f"{k} = {json.dumps(v)}" for k, v in grid.items() if not isinstance(v, dict)]
+    for key, table in grid.items():
+        if isinstance(table, dict):
+            lines += [f"[{key}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def command(grid: Path, out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "equipoise", "run", "--grid", str(grid), "--out", str(out), "--threads", "1", *options]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+
+
+def start(grid: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(grid, out, "--no-report", *options),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def cells(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Everything that is kept of each cell, by its identity."""
+    folder, found = Folder(path), {}
+    for identity in folder.stacks():
+        header, arrays = folder.read_stack(identity)
+        for i, cell in enumerate(header["cells"]):
+            mine = {n: a[i] for n, a in arrays.items() if len(a) == len(header["cells"]) and n not in CLOCKS}
+            assert cell["identity"] not in found, "a cell was computed twice"
+            found[cell["identity"]] = mine
+    return found
+
+
+def assert_same_cells(a: Path, b: Path) -> None:
+    """The two folders have the same cells, and every number in them is the same to the last bit."""
+    left, right = cells(a), cells(b)
+    assert left.keys() == right.keys()
+    for identity, numbers in left.items():
+        assert numbers.keys() == right[identity].keys()
+        for name, value in numbers.items():
+            np.testing.assert_array_equal(value, right[identity][name], err_msg=f"{identity} {name}")

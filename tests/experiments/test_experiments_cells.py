@@ -1,0 +1,113 @@
+"""Cells: an identity for everything that determines a result, and for nothing else; stacks that the grid alone fixes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from experiments_tiny import TINY, environment
+
+from equipoise.experiments import cells, cells_of, load_grid, stacks_of
+
+
+def identities(**change):
+    return {(c.task, c.method, c.budget, c.run): c.identity for c in cells_of(load_grid(TINY | change))}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"members": 1},
+        {"pairs": 61},
+        {"test": 61},
+        {"samples": 17},
+        {"hidden": [8, 9]},
+        {"protocol": "released"},
+        {"training": {"epochs": 4, "batch_size": 32}},
+        {"training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.002}},
+    ],
+)
+def test_whatever_changes_a_result_changes_every_identity(change):
+    before, after = identities(), identities(**change)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+
+
+def test_a_new_version_of_the_numerics_changes_every_identity(monkeypatch):
+    before = identities()
+    monkeypatch.setattr(cells, "NUMERICS", cells.NUMERICS + 1)
+    assert not set(before.values()) & set(identities().values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"runs": 3}, {"budgets": [128, 256, 512]}, {"methods": ["bnre", "npe", "nre"]}, {"tasks": ["weinberg", "slcp"]}, {"stack": 64}, {"name": "x"}],
+)
+def test_a_larger_grid_keeps_the_identities_of_its_cells(change):
+    before, after = identities(), identities(**change)
+    assert before.items() <= after.items()
+    assert len(set(after.values())) == len(after)
+
+
+def test_method_options_are_part_of_the_identity_by_what_they_mean():
+    def one(method):
+        return cells_of(load_grid(TINY | {"methods": [method], "budgets": [128], "runs": 1}))[0].identity
+
+    plain = one("bnpe")
+    assert one({"name": "bnpe", "strength": 100}) == plain == one({"name": "npe", "balance": "chi2"})
+    others = [{"strength": 10}, {"balance": "kl"}, {"unbiased": True}, {"start": "prior"}, {"init": "identity"}, {"keep": "last"}]
+    assert len({plain, *(one({"name": "bnpe", **o}) for o in others)}) == len(others) + 1
+
+
+def test_only_the_sizes_that_a_network_has_matter():
+    before, after = identities(), identities(transforms=2)
+    same = {k[1] for k in before if before[k] == after[k]}
+    assert same == {"bnre"}
+
+
+def test_identities_do_not_depend_on_the_process():
+    code = (
+        "import json, sys; from equipoise.experiments import *;"
+        "print(json.dumps([c.identity for c in cells_of(load_grid(json.loads(sys.argv[1])))]))"
+    )
+    env = environment() | {"PYTHONHASHSEED": "77"}
+    text = subprocess.run([sys.executable, "-c", code, json.dumps(TINY)], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(text.stdout) == [c.identity for c in cells_of(load_grid(TINY))]
+
+
+def test_stacks_share_a_task_a_budget_and_a_network_and_hold_every_cell_once():
+    grid = load_grid(TINY | {"methods": ["npe", "nre", "bnre", "bnpe_init", "npe[keep=last]"], "stack": None, "tasks": ["slcp", "weinberg"]})
+    stacks = stacks_of(grid)
+    assert len(stacks) == 2 * 2 * 3  # tasks × budgets × (flows, classifiers, flows that keep their last weights)
+    for stack in stacks:
+        assert len({(c.task, c.budget, c.row.network) for c in stack.cells}) == 1
+        assert stack.settings.keep == ("last" if stack.cells[0].method.endswith("[keep=last]") else "best")
+    every = [c.identity for s in stacks for c in s.cells]
+    assert len(every) == len(set(every)) == 2 * 2 * 5 * 2
+
+
+@pytest.mark.parametrize("most", [2, 4, 7, 100])
+def test_a_stack_has_at_most_as_many_members_as_the_grid_says(most):
+    stacks = stacks_of(load_grid(TINY | {"methods": ["nre", "bnre", "nre_c"], "stack": most}))
+    assert max(s.size for s in stacks) <= most
+    assert sum(s.size for s in stacks) == 3 * 2 * 2 * 2
+
+
+def test_seeds_belong_to_the_run_and_the_member_alone():
+    stacks = stacks_of(load_grid(TINY | {"tasks": ["slcp", "weinberg"]}))
+    slcp, weinberg = ([s for s in stacks if s.task.name == n] for n in ("slcp", "weinberg"))
+    assert len({s.stream("run", 0) for s in slcp}) == 1  # whatever the budget: a smaller one is a prefix
+    assert slcp[0].stream("run", 0) != slcp[0].stream("run", 1) != slcp[0].stream("test")
+    assert slcp[0].stream("run", 0) != weinberg[0].stream("run", 0)
+
+
+def test_what_is_done_is_taken_out_of_a_stack():
+    stack = stacks_of(load_grid(TINY | {"stack": None}))[0]
+    first, *rest = stack.cells
+    left = stack.without({first.identity, "something else"})
+    assert left is not None and left.cells == tuple(rest) and left.identity != stack.identity
+    assert stack.without([]) is stack
+    assert stack.without([c.identity for c in stack.cells]) is None

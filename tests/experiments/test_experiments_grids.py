@@ -1,0 +1,131 @@
+"""Grids: what is refused before anything runs, and what axes expand to."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from experiments_tiny import TINY, write_toml
+
+from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
+from equipoise.experiments.grids import PACKAGED, method_of, parse_entry
+from equipoise.methods import METHODS
+from equipoise.tasks import TASKS
+from equipoise.training import PAPER, RELEASED
+
+GRIDS = Path(__file__).parents[2] / "grids"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bugdets": [128]}, ["'bugdets'", "did you mean 'budgets'"]),
+        ({"tasks": ["slpc"]}, ["'slpc'", "did you mean 'slcp'"]),
+        ({"methods": ["NRE-C"]}, ["'NRE-C'", "did you mean 'nre_c'"]),
+        ({"protocol": "papr"}, ["'papr'", "did you mean 'paper'"]),
+        ({"training": {"epoch": 3}}, ["'epoch'", "did you mean 'epochs'"]),
+        ({"training": {"keep": "first"}}, ["keep", "best, last"]),
+        ({"tasks": [{"name": "lotka_volterra", "step": 10}]}, ["'step'", "did you mean 'steps'"]),
+        ({"tasks": [{"name": "slcp", "steps": 10}]}, ["slcp has no options"]),
+        ({"tasks": [{"name": "lotka_volterra", "steps": -1}]}, ["steps", "positive"]),
+        ({"methods": [{"name": "bnpe", "strenght": 10}]}, ["'strenght'", "did you mean 'strength'"]),
+        ({"methods": [{"name": "npe", "strength": 10}]}, ["nothing to weigh", "npe"]),
+        ({"methods": [{"name": "nre", "start": "prior"}]}, ["start", "flows"]),
+        ({"methods": [{"name": "nre", "init": "identity"}]}, ["init", "flows"]),
+        ({"methods": [{"name": "bnpe", "balance": "multiclass"}]}, ["multiclass", "contrastive"]),
+        ({"methods": [{"name": "bnpe", "balance": "kl", "unbiased": True}]}, ["KL", "unbiased"]),
+        ({"methods": [{"name": "bnpe", "keep": "all"}]}, ["keep is best or last"]),
+        ({"methods": ["npe", "npe"]}, ["npe is listed twice"]),
+        ({"methods": ["bnpe", {"name": "bnpe", "strength": 100}]}, ["bnpe[strength=100]", "are the same"]),
+        ({"methods": [3]}, ["an entry is a name or a table"]),
+        ({"methods": []}, ["methods is a list"]),
+        ({"budgets": [128, 128]}, ["128 is listed twice"]),
+        ({"budgets": [10]}, ["10 simulations leave 1 for validation", "smallest budget is 20"]),
+        ({"budgets": [50], "methods": ["nre_c"]}, ["nre_c needs at least 6", "smallest budget is 60"]),
+        ({"budgets": 128}, ["budgets is a list"]),
+        ({"budgets": [1e3]}, ["whole number"]),
+        ({"runs": 0}, ["runs", "at least 1"]),
+        ({"runs": True}, ["runs", "whole number"]),
+        ({"members": 3}, ["stack = 2", "3 members"]),
+        ({"pairs": 10}, ["pairs", "at least 50"]),
+        ({"hidden": []}, ["hidden is a list"]),
+        ({"gallery": "yes"}, ["gallery is true or false"]),
+        ({"training": {"batch_size": 4}, "methods": ["bnre_c"]}, ["batch_size = 4", "bnre_c"]),
+    ],
+)
+def test_bad_grids_are_refused_with_the_remedy(change, words):
+    with pytest.raises(GridError) as caught:
+        load_grid(TINY | change)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("axis", ["tasks", "methods", "budgets"])
+def test_a_grid_needs_its_axes(axis):
+    with pytest.raises(GridError, match=f"lacks '{axis}'"):
+        load_grid({k: v for k, v in TINY.items() if k != axis})
+
+
+def test_files_that_are_not_grids(tmp_path):
+    with pytest.raises(GridError, match=r"did you mean 'paper'"):
+        load_grid(tmp_path / "papre.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("tasks = [")
+    with pytest.raises(GridError, match="is not TOML"):
+        load_grid(bad)
+
+
+def test_axes_expand_and_labels_are_read_back():
+    grid = load_grid(TINY | {"methods": ["npe", {"name": "bnpe", "balance": ["chi2", "kl"], "strength": [0, 1.5]}]})
+    labels = [m.label for m in grid.methods]
+    assert labels == ["npe", *(f"bnpe[balance={b},strength={s}]" for b in ("chi2", "kl") for s in ("0", "1.5"))]
+    assert load_grid(TINY | {"methods": labels}).methods == grid.methods
+    assert method_of(grid.methods[3])[0] == dataclasses.replace(METHODS["bnpe"], balance="kl", strength=0.0)
+
+
+def test_entries_on_the_command_line():
+    assert parse_entry(" npe ") == "npe"
+    assert parse_entry("lotka_volterra[steps=1001, clock=jump]") == {"name": "lotka_volterra", "steps": 1001, "clock": "jump"}
+    for text in ("bnpe[strength]", "bnpe[strength=1", "", "a b"):
+        with pytest.raises(GridError, match="cannot read"):
+            parse_entry(text)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_grids_are_those_of_the_repository(name):
+    assert load_grid(name) == load_grid(GRIDS / f"{name}.toml")
+    assert load_grid(load_grid(name).config()) == load_grid(name)
+
+
+def test_the_papers_grids():
+    paper, released = load_grid("paper"), load_grid("released")
+    assert len(cells_of(paper)) == 2000 and len(cells_of(released)) == 1600
+    assert [m.name for m in paper.methods] == list(METHODS)
+    assert {t.name for t in paper.tasks} == set(TASKS)
+    assert [m.label for m in released.methods if m.name.startswith(("bnpe", "npe"))] == ["npe"]
+    assert paper.settings() == PAPER and released.settings() == RELEASED
+    assert paper.rules.pairs == released.rules.pairs == 10_000 and paper.rules.test == 100_000
+    assert paper.rules.recipe == "equipoise" and released.rules.recipe == "released"
+    assert load_grid(TINY | {"pairs": None}).rules.pairs == 1000
+    shapes = {g.protocol: {t.name: g.task(t).x_shape for t in g.tasks} for g in (paper, released)}
+    assert shapes["paper"]["lotka_volterra"] == (2001, 2) and shapes["released"]["lotka_volterra"] == (1001, 2)
+    assert paper.sizes("lotka_volterra").x_scale == 100 and released.sizes("two_moons").flow == (256,) * 6
+    # One stack for each task, budget and network: everything that can be trained together is.
+    assert len(stacks_of(paper)) == 5 * 8 * 2
+
+
+def test_a_protocol_never_changes_what_a_method_means():
+    rows = {}
+    for protocol in ("paper", "released"):
+        grid = load_grid(protocol, {"methods": list(METHODS), "tasks": ["slcp"], "budgets": [1024], "runs": 1})
+        rows[protocol] = {c.method: c.row for c in cells_of(grid)}
+    assert rows["paper"] == rows["released"] == METHODS
+
+
+def test_command_line_changes_replace_keys(tmp_path):
+    file = write_toml(tmp_path / "mine.toml", TINY)
+    assert tomllib.loads(file.read_text()) == TINY
+    grid = load_grid(file, {"tasks": ["weinberg"], "runs": None, "pairs": 70})
+    assert [t.name for t in grid.tasks] == ["weinberg"] and grid.runs == 2 and grid.rules.pairs == 70
