@@ -97,8 +97,8 @@ def log_terms(
 
 
 def panels_for(steps: int) -> int:
-    """Panels of the grid in a and b, so that one is at most 0.44 of the narrowest possible peak."""
-    return 64 * max(4, math.ceil(8 * math.sqrt(steps / 2001)))
+    """Panels of the grid in a and b: 512, or more where a panel would exceed 0.44 of the narrowest possible peak."""
+    return 64 * max(8, math.ceil(8 * math.sqrt(steps / 2001)))
 
 
 @lru_cache
@@ -300,31 +300,33 @@ def _log_evidence(counts: Any, work: Any) -> Any:
                 cells += table[i, j] > top - DEPTH
         nodes += _binomial(-WIDTH / 2 + i * 2.0 * half, counts) > top_w - DEPTH
     stride = 1  # where the likelihood is flat the grid may be coarser
-    while cells * nodes / stride**3 > 4e6 and stride < 8:
+    while cells * nodes / stride**3 > 1e6 and stride < 8:
         stride *= 2
-    total = 0.0
     spacing = 2.0 * half * stride
+    # The points of (a, b) that count, row by row, each with its density.
+    a_at, b_at, density = np.empty(cells), np.empty(cells), np.empty(cells)
+    n = 0
+    for i in range(0, rows, stride):
+        if best[i] > top - DEPTH:
+            for j in range(0, columns, 2 * stride):
+                if table[i, j] > top - DEPTH:
+                    a_at[n], b_at[n] = FIRST + i * 2.0 * half, FIRST + j * half
+                    density[n] = math.exp(table[i, j] - top)
+                    n += 1
+    total = 0.0
     for k in range(0, rows, stride):
         w = -WIDTH / 2 + k * 2.0 * half
         log_b = _binomial(w, counts) - top_w
         if log_b < -DEPTH:
             continue
         lam = math.log1p(math.exp(-abs(w))) + max(w, 0.0)
-        low_w, high_w = min(0.0, w), max(0.0, w)
-        for i in range(0, rows, stride):
-            if best[i] < top - DEPTH - log_b:
-                continue
-            p = FIRST + i * 2.0 * half + lam
-            low, high = min(low_w, p), max(high_w, p)
-            if high - low >= HIGH - LOW:
-                continue
-            for j in range(0, columns, 2 * stride):
-                log_f = table[i, j] - top + log_b
-                if log_f > -DEPTH:
-                    q = FIRST + j * half + lam
-                    length = (HIGH - LOW) - (max(high, q) - min(low, q))
-                    if length > 0.0:
-                        total += length * math.exp(log_f)
+        low_w, high_w = min(0.0, w) - lam, max(0.0, w) - lam
+        part = 0.0
+        for m in range(n):
+            high = max(high_w, max(a_at[m], b_at[m]))
+            low = min(low_w, min(a_at[m], b_at[m]))
+            part += max((HIGH - LOW) - (high - low), 0.0) * density[m]
+        total += part * math.exp(log_b)
     return top + top_w + math.log(total) + 3.0 * math.log(spacing)
 
 

@@ -41,6 +41,7 @@ SLOPE = 2 * math.tanh(10 * (2 * 40 - 90) / 90)
 #: Where the parabola touches zero: |A| = 2.
 CRITICAL = -2 / SLOPE
 COSINES = 20
+LOW, HIGH = 0.25, 2.0
 
 
 @compiled
@@ -75,7 +76,7 @@ class Weinberg(Task):
     _width = 4 * COSINES
 
     def __init__(self) -> None:
-        self.prior = BoxUniform([0.25], [2.0])
+        self.prior = BoxUniform([LOW], [HIGH])
         self.x_shape = (COSINES,)
 
     def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
@@ -93,15 +94,14 @@ class Weinberg(Task):
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
         def integral(_: Tensor, c: Tensor) -> Tensor:
-            low, high = self.prior.low.double().to(c.device), self.prior.high.double().to(c.device)
             top = c.amax(-1).clamp(min=1e-6)  # (1 + c²)/c is the |A| at which c0 = c
-            last = torch.minimum((top + 1 / top) / -SLOPE, high)
+            last = ((top + 1 / top) / -SLOPE).clamp(max=HIGH)
             node, weight = clustered(48, c.device)
-            left, right = CRITICAL - low, last[..., None] - CRITICAL
-            theta = torch.cat([(low + left * node).expand(*last.shape, -1), CRITICAL + right * node], -1)
+            left, right = CRITICAL - LOW, last[..., None] - CRITICAL
+            theta = torch.cat([(LOW + left * node).expand(*last.shape, -1), CRITICAL + right * node], -1)
             width = torch.cat([(left * weight).expand(*last.shape, -1), right * weight], -1)
             log_l = self._log_likelihood(theta[..., None], c[..., None, :])
-            return (log_l + width.log()).logsumexp(-1) - (high - low).log()
+            return (log_l + width.log()).logsumexp(-1) - math.log(HIGH - LOW)
 
         return _broadcast(integral, statistics.new_empty(0), statistics, CHUNK // (400 * COSINES))
 
