@@ -147,7 +147,9 @@ def test_the_optimal_classifier_is_balanced_and_the_chain_rule_holds() -> None:
     for pi_y, of_y in ((joint / 2, varpi), (product / 2, 1 - varpi)):
         whole = whole + (pi_y * (pi_y / (of_y * (joint + product) / 2)).log()).sum()
     mixture = (joint + product) / 2
-    conditional = (mixture * (optimal * (optimal / varpi).log() + (1 - optimal) * ((1 - optimal) / (1 - varpi)).log())).sum()
+    conditional = (
+        mixture * (optimal * (optimal / varpi).log() + (1 - optimal) * ((1 - optimal) / (1 - varpi)).log())
+    ).sum()
     torch.testing.assert_close(torch.as_tensor(whole), conditional)
     label = (mixture * varpi).sum()
     of_label = 0.5 * (0.5 / label).log() + 0.5 * (0.5 / (1 - label)).log()

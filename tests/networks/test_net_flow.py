@@ -37,7 +37,9 @@ def priors(dim: int) -> dict[str, Prior]:
     }
 
 
-def make(prior: Prior, start: str, init: str, members: int = 2, hidden: tuple[int, ...] = (16, 16)) -> tuple[SplineFlow, dict]:
+def make(
+    prior: Prior, start: str, init: str, members: int = 2, hidden: tuple[int, ...] = (16, 16)
+) -> tuple[SplineFlow, dict]:
     flow = SplineFlow(prior, Flat((FEATURES,)), start, init, hidden=hidden)
     seeds = [(7 + m, 0) for m in range(members)]
     zeros, ones = torch.zeros(FEATURES), torch.ones(FEATURES)
@@ -141,7 +143,9 @@ def test_a_random_start_has_mass_one_over_the_whole_space() -> None:
     log_density = flow.log_ratio(p, theta, torch.randn(1, FEATURES)) + prior.log_prob(torch.zeros(1, 1))
     # Outside the box encode() takes log p as 0, so undo what was not subtracted there.
     log_density = torch.where(prior.contains(theta)[None], log_density, log_density - prior.log_prob(torch.zeros(1, 1)))
-    torch.testing.assert_close(torch.trapezoid(log_density.exp()[:, :, 0], theta[:, 0, 0]), torch.ones(2), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        torch.trapezoid(log_density.exp()[:, :, 0], theta[:, 0, 0]), torch.ones(2), rtol=1e-3, atol=0
+    )
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

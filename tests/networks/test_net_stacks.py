@@ -133,7 +133,10 @@ def test_a_users_network_is_stacked() -> None:
     got = net.log_ratio(p, theta, x)
     for m in range(2):
         module = Bilinear()
-        module.form.weight.data, module.form.bias.data = p["user.network.form.weight"][m], p["user.network.form.bias"][m]
+        module.form.weight.data, module.form.bias.data = (
+            p["user.network.form.weight"][m],
+            p["user.network.form.bias"][m],
+        )
         want = torch.stack([module.log_ratio(theta[i], x) for i in range(4)])
         torch.testing.assert_close(got[m], want)
     with pytest.raises(TypeError, match="log_ratio"):

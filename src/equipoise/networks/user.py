@@ -76,7 +76,7 @@ class UserNetwork(Network):
         members, count = features.shape[:2]
         x = features.unflatten(-1, self.x_shape)
         rolls = code.shape[1:-2]
-        code = code.expand(members, *code.shape[1:]).reshape(members, -1, self.dim)
+        code = code.expand(members, *rolls, count, self.dim).reshape(members, -1, self.dim)
         x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
 
         def one(w: dict[str, Tensor], theta: Tensor, row: Tensor) -> Tensor:

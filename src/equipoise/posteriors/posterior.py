@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 #: Quasi-random draws behind the mass of a flow inside the prior's support.
 INSIDE_POINTS = 1 << 10
-#: Draws per wanted draw that rejection may use before it gives up.
-MAX_TRIES = 20_000
+#: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the support.
+ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
 #: A normaliser from prior draws is trusted down to this effective sample size.
 TRUSTED_ESS = 200.0
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
@@ -254,7 +254,9 @@ class Posterior:
             anchor = self._anchor()
             theta = torch.where(inside.unsqueeze(-1), theta, anchor)
         rows, batch = theta.shape[:2]
-        chunk = max(1, self._chunk() // (self.n_members * min(rows, self._chunk())))
+        if rows == 0:
+            return theta.new_zeros(self.n_members, 0, batch)
+        chunk = max(1, self._chunk() // (self.n_members * rows))
         parts = []
         for lo in range(0, batch, chunk):
             t, piece = theta[:, lo : lo + chunk], x[lo : lo + chunk]
@@ -345,26 +347,28 @@ class Posterior:
         everyone = torch.arange(len(x), device=self.device)
         theta = draw(n, everyone)
         outside = ~self.prior.contains(theta)
-        tries, asked = 1, 1
+        drawn = torch.full((len(x),), float(n), device=self.device)  # candidates so far, by observation
+        accepted = n - outside.sum(0)
+        asked = 1
         while bool(outside.any()):
-            row, column = outside.nonzero(as_tuple=True)
-            if tries >= MAX_TRIES:
+            hopeless = (drawn >= ENOUGH_TRIES) & (accepted < LEAST_ACCEPTANCE * drawn)
+            if bool(hopeless.any()):
+                worst = int(hopeless.nonzero()[0])
                 raise RuntimeError(
-                    f"{len(row)} of {theta[..., 0].numel()} draws fell outside the prior's support {tries} times in a "
-                    "row: for observation "
-                    f"{int(column[0])} almost all of the flow's mass has leaked out. Train with start='prior' (method "
-                    "'bnpe_init'), "
+                    f"for observation {worst}, {int(accepted[worst])} of {int(drawn[worst])} draws of the flow lie inside the "
+                    "prior's support: almost all of its mass has leaked out. Train with start='prior' (method 'bnpe_init'), "
                     "which cannot leak, or check that x looks like the simulations."
                 )
+            row, column = outside.nonzero(as_tuple=True)
             asked = max(1, min(2 * asked, self._chunk() // len(row), 1024))
             candidates = draw(asked, column)  # (asked, rows, D)
             good = self.prior.contains(candidates)
-            first = good.to(torch.int8).argmax(0)
-            found = good.any(0)
+            first, found = good.to(torch.int8).argmax(0), good.any(0)
             pick = candidates[first, torch.arange(len(row), device=self.device)]
             theta[row[found], column[found]] = pick[found]
             outside[row[found], column[found]] = False
-            tries += asked
+            drawn.index_add_(0, column, torch.full_like(column, asked, dtype=drawn.dtype))
+            accepted.index_add_(0, column, good.sum(0))
         return theta
 
     def _draw_classifier(

@@ -33,8 +33,8 @@ from .step import Program, State, compiler_available, program
 LOOK_EVERY = 5
 #: The stack is made smaller once this share of it, or less, is still training.
 SHRINK_AT = 0.75
-#: Compiling takes about this many steps' worth of time to pay back, on a CPU and on a GPU.
-PAYS_BACK = {"cpu": 15_000, "cuda": 2_000}
+#: Compiling pays back from about this many member-steps on, on a CPU and on a GPU.
+PAYS_BACK = {"cpu": 20_000, "cuda": 200_000}
 
 HISTORY = ("train_loss", "validation_loss", "train_balance", "validation_balance", "learning_rate", "seconds")
 
@@ -108,7 +108,7 @@ def train_stack(
             "contrastive parameters"
         )
     if compile is None:
-        steps = settings.epochs * max(train.n // batch, 1)
+        steps = settings.epochs * max(train.n // batch, 1) * members
         compile = steps >= PAYS_BACK.get(device.type, 0) and compiler_available(device)
     kinds, index = objective_kinds(objectives)
     prog = program(network, tuple(kinds), rolls, compile, device)

@@ -1,0 +1,292 @@
+"""Posteriors: shapes, normalisation, draws against densities, files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributions as td
+from scipy import stats
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.networks import Classifier, Flat, SplineFlow, UserNetwork
+from equipoise.posteriors import Posterior
+
+BOX = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
+
+
+def random_posterior(kind: str, members: int = 3, prior: object = BOX, x_shape: tuple[int, ...] = (4,)) -> Posterior:
+    """An untrained posterior with lively weights."""
+    prior = eq.as_prior(prior)
+    body = Flat(x_shape)
+    net = (
+        Classifier(prior, body, hidden=(24, 24))
+        if kind == "classifier"
+        else SplineFlow(prior, body, kind, hidden=(24, 24))
+    )
+    seeds = [(m, 0) for m in range(members)]
+    stack = net.init(seeds, [torch.zeros(x_shape)] * members, [torch.ones(x_shape)] * members)
+    if kind == "classifier":  # fresh ratios are nearly flat
+        stack["mlp.2.weight"] = 4 * stack["mlp.2.weight"]
+    return Posterior(net, stack)
+
+
+KINDS = ["classifier", "random", "prior", "prior_base"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_leading_dimensions_broadcast(kind: str) -> None:
+    p = random_posterior(kind)
+    theta, x = BOX.sample((5, 7)), torch.randn(5, 7, 4)
+    whole = p.log_prob(theta, x)
+    assert whole.shape == (5, 7)
+    torch.testing.assert_close(p.log_prob(theta[2], x[2]), whole[2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(p.log_prob(theta[2, 3], x[2, 3]), whole[2, 3], rtol=1e-4, atol=1e-4)
+    one = p.log_prob(theta, x[0, 0])
+    assert one.shape == (5, 7)
+    torch.testing.assert_close(one[0, 0], whole[0, 0], rtol=1e-4, atol=1e-4)
+    stretched = p.log_prob(theta, x[:, :1])
+    torch.testing.assert_close(stretched[3, 4], p.log_prob(theta[3, 4], x[3, 0]), rtol=1e-4, atol=1e-4)
+    assert p.log_ratio(theta, x).shape == (5, 7)
+    assert p.log_prob(theta[:0], x[0, 0]).shape == (0, 7)
+    assert p.sample((2, 3), x=x[0, 0]).shape == (2, 3, 2)
+    assert p.sample_batched((6,), x[0]).shape == (6, 7, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_densities_integrate_to_one_over_the_support(kind: str) -> None:
+    """Members and their mixture, on a 400 × 400 midpoint grid of the box."""
+    p = random_posterior(kind)
+    ticks = (torch.arange(400) + 0.5) / 400
+    theta = BOX.from_uniform(torch.cartesian_prod(ticks, ticks))
+    x = torch.randn(4, generator=torch.Generator().manual_seed(1))
+    tolerance = 0.02 if kind == "random" else 0.005  # the mass inside comes from 1,024 draws
+    for q in (p, p.members[0]):
+        mass = (q.log_prob(theta, x).double() - BOX.log_prob(theta)).exp().mean()
+        assert mass == pytest.approx(1.0, abs=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_follow_the_density(kind: str) -> None:
+    """KS tests of both marginals of 8,000 draws of the mixture against its integrated density; rejects at 1e-5."""
+    p = random_posterior(kind)
+    x = torch.randn(4, generator=torch.Generator().manual_seed(1))
+    draws = p.sample((8000,), x=x, seed=3)
+    assert BOX.contains(draws).all()
+    u = BOX.to_uniform(draws).double()
+    side = 400
+    ticks = (torch.arange(side) + 0.5) / side
+    theta = BOX.from_uniform(torch.cartesian_prod(ticks, ticks))
+    density = (p.log_prob(theta, x).double() - BOX.log_prob(theta)).exp().view(side, side)
+    density = density / density.mean()
+    edges = torch.linspace(0, 1, side + 1).numpy()
+    for axis in (0, 1):
+        marginal = density.mean(1 - axis)
+        cdf = torch.cat([torch.zeros(1), marginal.cumsum(0) / side]).double().numpy()
+        result = stats.kstest(u[:, axis].numpy(), lambda t, cdf=cdf: np.interp(t, edges, cdf))
+        assert result.pvalue > 1e-5
+
+
+def test_the_mixture_is_the_mean_of_its_normalised_members() -> None:
+    for kind in KINDS:
+        p = random_posterior(kind)
+        theta, x = BOX.sample((10,)), torch.randn(10, 4)
+        parts = torch.stack([q.log_prob(theta, x) for q in p.members])
+        want = torch.logsumexp(parts, 0) - math.log(3)
+        torch.testing.assert_close(p.log_prob(theta, x), want, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(p.log_ratio(theta, x), want - BOX.log_prob(theta), rtol=1e-4, atol=1e-4)
+        assert [q.n_members for q in p.members] == [1, 1, 1]
+
+
+def test_a_single_classifiers_log_ratio_is_its_raw_output() -> None:
+    p = random_posterior("classifier", members=1)
+    theta, x = BOX.sample((10,)), torch.randn(10, 4)
+    torch.testing.assert_close(p.log_ratio(theta, x), p.log_ratios(theta, x)[0])
+    log_z = p.log_normalizers(x)[0]
+    torch.testing.assert_close(p.log_prob(theta, x), p.log_ratios(theta, x)[0] - log_z + BOX.log_prob(theta))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outside_the_prior_there_is_nothing(kind: str) -> None:
+    p = random_posterior(kind)
+    theta = torch.tensor([[0.0, 1.0], [1.5, 1.0], [0.0, -0.1], [1.0, 3.0]])
+    finite = p.log_prob(theta, torch.randn(4)).isfinite()
+    assert finite.tolist() == [True, False, False, True]
+    assert p.log_ratio(theta, torch.randn(4)).isfinite().tolist() == [True, False, False, True]
+
+
+def test_seeds_make_draws_repeat() -> None:
+    for kind in ("classifier", "prior"):
+        p = random_posterior(kind)
+        x = torch.randn(4)
+        assert torch.equal(p.sample((20,), x=x, seed=1), p.sample((20,), x=x, seed=1))
+        assert not torch.equal(p.sample((20,), x=x, seed=1), p.sample((20,), x=x, seed=2))
+        assert not torch.equal(p.sample((20,), x=x), p.sample((20,), x=x))
+
+
+def test_draws_for_many_observations_belong_to_their_observations() -> None:
+    """A flow trained for a moment on x ≈ θ: draws for each x have means ordered as the x are."""
+    g = torch.Generator().manual_seed(0)
+    prior = eq.BoxUniform([-1.0], [1.0])
+    theta = 2 * torch.rand(3000, 1, generator=g) - 1
+    x = theta + 0.1 * torch.randn(3000, 1, generator=g)
+    for method in ("npe", "nre"):
+        p = eq.fit(
+            theta, x, prior=prior, method=method, members=2, epochs=15, batch_size=64, hidden=(32, 32), progress=False
+        )
+        means = p.sample_batched((500,), torch.tensor([[-0.7], [0.0], [0.7]]), seed=0).mean(0)[:, 0]
+        assert torch.allclose(means, torch.tensor([-0.7, 0.0, 0.7]), atol=0.12)
+
+
+def test_a_flow_whose_mass_has_leaked_out_says_so() -> None:
+    p = random_posterior("random", members=1)
+    far = eq.BoxUniform(torch.tensor([40.0, 40.0]), torch.tensor([41.0, 41.0]))
+    network = SplineFlow(far, Flat((4,)), "random", hidden=(24, 24))
+    lost = Posterior(network, p.stack)
+    with pytest.raises(RuntimeError, match=r"leaked out.*start='prior'"):
+        lost.sample((3,), x=torch.zeros(4), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: p.log_prob(torch.zeros(3, 5), torch.zeros(4)), "2 parameter"),
+        (lambda p: p.log_prob(torch.zeros(3, 2), torch.zeros(5)), "observations of shape"),
+        (lambda p: p.log_prob(torch.zeros(3, 2), torch.zeros(2, 4)), "do not broadcast"),
+        (lambda p: p.log_prob(torch.zeros(3, 2), torch.full((4,), math.nan)), "NaN"),
+        (lambda p: p.sample((3,)), "needs the observation"),
+        (lambda p: p.sample((3,), x=torch.zeros(2, 4)), "sample_batched"),
+    ],
+)
+def test_bad_calls_are_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(random_posterior("prior"))
+
+
+# --- more than two dimensions -----------------------------------------------------------------------------------------
+
+
+class GaussianRatio(nn.Module):
+    """The exact log-ratio of θ ~ N(0, I) and x = θ + s ε: a classifier whose posterior is known, however narrow."""
+
+    def __init__(self, dim: int, noise: float) -> None:
+        super().__init__()
+        self.noise = nn.Parameter(torch.tensor(float(noise)))
+        self.dim = dim
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        s2 = self.noise.square()
+        log_likelihood = -0.5 * ((x - theta).square() / s2).sum(-1) - self.dim * self.noise.log()
+        log_evidence = -0.5 * (x.square() / (1 + s2)).sum(-1) - 0.5 * self.dim * (1 + s2).log()
+        return log_likelihood - log_evidence
+
+
+def gaussian_posterior(dim: int, noise: float) -> Posterior:
+    network = UserNetwork(GaussianRatio(dim, noise), eq.GaussianPrior(torch.zeros(dim), torch.eye(dim)), (dim,))
+    return Posterior(network, network.init([(0, 0)], [torch.zeros(dim)], [torch.ones(dim)]))
+
+
+@pytest.mark.parametrize(("dim", "noise"), [(3, 0.7), (3, 0.02), (6, 0.3)])
+def test_the_sampler_beyond_two_dimensions_finds_a_known_posterior(dim: int, noise: float) -> None:
+    """Means, deviations and the normaliser (exactly 0) of posteriors up to 50 times narrower than the prior."""
+    p = gaussian_posterior(dim, noise)
+    x = torch.linspace(-1, 1, dim)
+    draws = p.sample((2000,), x=x, seed=0)
+    deviation = noise / math.sqrt(1 + noise**2)
+    assert p.sampler["sampler"] == "tempered sequential Monte Carlo" and p.sampler["ess"] > 500
+    # With an effective size above 500 the mean errs by less than 5/√500 = 0.22 deviations but once in two million times.
+    assert ((draws.mean(0) - x / (1 + noise**2)).abs() < 0.22 * deviation).all()
+    assert ((draws.std(0) / deviation - 1).abs() < 0.2).all()
+    tolerance = 0.05 if noise > 0.5 else 0.35
+    assert p.log_normalizers(x[None])[0, 0].item() == pytest.approx(0.0, abs=tolerance)
+
+
+def test_what_is_said_of_one_x_does_not_depend_on_its_neighbours() -> None:
+    p = gaussian_posterior(3, 0.05)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(p.log_normalizers(x)[:, 2:3], p.log_normalizers(x[2:3]))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Posterior, Path]:
+    g = torch.Generator().manual_seed(0)
+    theta = BOX.from_uniform(torch.rand(100, 2, generator=g))
+    x = torch.randn(100, 4, generator=g)
+    p = eq.fit(theta, x, prior=BOX, method="bnre", members=2, epochs=2, hidden=(8, 8), progress=False)
+    p.save(tmp_path / "model")
+    return p, tmp_path / "model"
+
+
+def test_a_saved_posterior_comes_back_the_same(saved: tuple[Posterior, Path]) -> None:
+    p, path = saved
+    q = eq.load(path)
+    theta, x = BOX.sample((20,)), torch.randn(20, 4)
+    assert torch.equal(p.log_prob(theta, x), q.log_prob(theta, x))
+    assert q.record == json.loads(json.dumps(p.record))
+    assert q.history.equals(p.history)
+    assert sorted(f.name for f in path.iterdir()) == ["model.json", "model.safetensors"]
+    p.save(path)  # over itself
+    assert eq.load(path).n_members == 2
+
+
+def test_every_kind_of_prior_comes_back(tmp_path: Path) -> None:
+    marginals = [td.Normal(torch.tensor(1.0), torch.tensor(2.0)), td.Gamma(torch.tensor(2.0), torch.tensor(3.0))]
+    for prior in (eq.IndependentPrior(marginals), eq.GaussianPrior(torch.zeros(2), torch.eye(2) + 0.3)):
+        p = random_posterior("prior", prior=prior)
+        p.save(tmp_path / "m")
+        theta, x = prior.sample((10,)), torch.randn(10, 4)
+        torch.testing.assert_close(eq.load(tmp_path / "m").log_prob(theta, x), p.log_prob(theta, x))
+
+
+def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> None:
+    _, path = saved
+    weights, text = path / "model.safetensors", path / "model.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cut short"):
+        eq.load(path)
+    weights.write_bytes(whole)
+    description = json.loads(text.read_text())
+    text.write_text(json.dumps(description | {"format": 99, "equipoise": "7.0"}))
+    with pytest.raises(ValueError, match="format 99 by Equipoise 7.0"):
+        eq.load(path)
+    text.write_text(json.dumps(description)[:-20])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        eq.load(path)
+    description["network"]["hidden"] = [8, 9]
+    text.write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="have shape"):
+        eq.load(path)
+    text.unlink()
+    with pytest.raises(FileNotFoundError, match="model.json is missing"):
+        eq.load(path)
+
+
+def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
+    class Own:
+        def sample(self, shape: tuple[int, ...]) -> Tensor:
+            return BOX.sample(shape)
+
+        def log_prob(self, theta: Tensor) -> Tensor:
+            return BOX.log_prob(theta)
+
+    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    p = eq.fit(theta, x, prior=Own(), method="npe", embedding=body, members=1, epochs=1, hidden=(8,), progress=False)
+    p.save(tmp_path)
+    with pytest.raises(ValueError, match="prior=…"):
+        eq.load(tmp_path)
+    with pytest.raises(ValueError, match="embedding=…"):
+        eq.load(tmp_path, prior=Own())
+    with pytest.raises(ValueError, match="have shape|lacks the weights"):
+        eq.load(tmp_path, prior=Own(), embedding=nn.Sequential(nn.Linear(4, 5), nn.Tanh()))
+    q = eq.load(tmp_path, prior=Own(), embedding=body)
+    torch.testing.assert_close(q.log_prob(theta, x), p.log_prob(theta, x))

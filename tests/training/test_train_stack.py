@@ -1,0 +1,319 @@
+"""Stacks: a member never feels its neighbours; optimiser, plateau and shuffles against torch's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.methods import METHODS, resolve
+from equipoise.training import PAPER, RELEASED, Member, fit_many
+from equipoise.training.data import Data
+from equipoise.training.plateau import Control
+from equipoise.training.settings import Settings
+from equipoise.training.shuffle import permutations
+from equipoise.training.step import State, _update
+
+PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
+# An improvement has to be so large that learning rates fall within a few epochs.
+SMALL = dataclasses.replace(PAPER, batch_size=32, epochs=10, patience=0, threshold=0.9)
+
+
+@pytest.fixture
+def double() -> object:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield None
+    torch.set_default_dtype(before)
+
+
+def pairs(n: int = 160, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    theta = 2 * torch.rand(n, 2, generator=g) - 1
+    return theta, torch.cat([theta, theta**2], 1) + 0.3 * torch.randn(n, 4, generator=g)
+
+
+def train(members: list[Member], data: list[tuple[Tensor, Tensor]], **options: object) -> list[eq.Posterior]:
+    settings = options.pop("settings", SMALL)
+    return fit_many(
+        members, data, prior=PRIOR, settings=settings, hidden=(16, 16), device="cpu", progress=False, **options
+    )
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_member_alone_and_in_a_stack_is_the_same_member(name: str) -> None:
+    """To 1e-8 in float64 over epochs in which the learning rate falls, with neighbours of other methods, strengths and data."""
+    data = [pairs(seed=0), pairs(seed=1)]
+    me = Member(resolve(name), seed=5, data=1)
+    family = [m for m in METHODS.values() if m.network == me.method.network]
+    crowd = [Member(m, seed=i, data=i % 2) for i, m in enumerate(family)]
+    crowd += [Member(resolve(name, strength=7.0) if me.method.balance != "none" else me.method, seed=99)]
+    (alone,) = train([me], data)
+    together = train([*crowd, me], data)[-1]
+    for weight, value in alone.stack.items():
+        torch.testing.assert_close(together.stack[weight], value, rtol=0, atol=1e-8)
+    for variable in ("train_loss", "validation_loss", "learning_rate"):
+        np.testing.assert_allclose(together.history[variable], alone.history[variable], atol=1e-8)
+    assert alone.history.learning_rate.values.min() < 1e-3, "no learning-rate drop was provoked"
+
+
+@pytest.mark.usefixtures("double")
+def test_members_that_leave_do_not_disturb_those_that_stay() -> None:
+    """With so little patience that members stop at different epochs, each is what it is alone."""
+    settings = dataclasses.replace(SMALL, epochs=40, patience=0, threshold=1e-3)
+    members = [Member(resolve("nre"), seed=i) for i in range(6)]
+    together = train(members, [pairs()], settings=settings)
+    lengths = [int(p.history.epochs.item()) for p in together]
+    assert len(set(lengths)) > 1 and min(lengths) < 40
+    for i in (0, 5):
+        (alone,) = train([members[i]], [pairs()], settings=settings)
+        assert int(alone.history.epochs.item()) == lengths[i]
+        for weight, value in alone.stack.items():
+            torch.testing.assert_close(together[i].stack[weight], value, rtol=0, atol=1e-8)
+
+
+@pytest.mark.usefixtures("double")
+def test_strength_zero_is_the_unbalanced_method() -> None:
+    zero, plain = train([Member(resolve("bnre", strength=0.0), 3), Member(resolve("nre"), 3)], [pairs()])
+    for weight, value in plain.stack.items():
+        torch.testing.assert_close(zero.stack[weight], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None) -> None:
+    flat = torch.randn(3, 50)
+    rates = torch.tensor([1e-3, 1e-2, 3e-4])
+    state = State.fresh(flat.clone(), 1e-3)
+    state.lr.copy_(rates)
+    rows = [torch.nn.Parameter(row.clone()) for row in flat]
+    optimisers = [
+        torch.optim.AdamW([row], lr=float(lr), weight_decay=weight_decay) for row, lr in zip(rows, rates, strict=True)
+    ]
+    ones = torch.ones(1, 50)
+    for step in range(20):
+        gradient = torch.randn(3, 50, generator=torch.Generator().manual_seed(step))
+        state.steps += 1
+        _update(
+            state.flat,
+            gradient,
+            state.moment_1,
+            state.moment_2,
+            state.steps,
+            state.lr,
+            state.active,
+            ones,
+            weight_decay,
+            clip,
+        )
+        for m, (row, optimiser) in enumerate(zip(rows, optimisers, strict=True)):
+            row.grad = gradient[m].clone()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([row], clip)
+            optimiser.step()
+    for m, row in enumerate(rows):
+        torch.testing.assert_close(state.flat[m], row.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("mode", ["relative", "absolute"])
+def test_the_plateau_rule_is_torchs(mode: str) -> None:
+    settings = Settings(patience=3, threshold=1e-2, early_stop=False, threshold_mode=mode)
+    losses = 1 + torch.randn(60, 5, generator=torch.Generator().manual_seed(0)).cumsum(0).abs() * 0.05
+    state = State.fresh(torch.zeros(5, 4), 1e-3)
+    control = Control.fresh(state)
+    absolute = torch.full((5,), mode == "absolute")
+    kind = "abs" if mode == "absolute" else "rel"
+    optimisers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3) for _ in range(5)]
+    schedulers = [
+        torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=3, threshold=1e-2, threshold_mode=kind, min_lr=1e-5)
+        for o in optimisers
+    ]
+    for epoch, row in enumerate(losses):
+        state.flat.fill_(float(epoch))
+        control.end_epoch(state, row, row, torch.tensor(epoch), absolute, settings)
+        for m, scheduler in enumerate(schedulers):
+            scheduler.step(float(row[m]))
+        want = torch.tensor([o.param_groups[0]["lr"] for o in optimisers])
+        torch.testing.assert_close(state.lr, want)
+    torch.testing.assert_close(control.best_loss, losses.min(0).values)
+    torch.testing.assert_close(control.best_flat[:, 0], losses.argmin(0).double())
+    assert state.active.all()
+
+
+def test_a_converged_member_stops_and_a_diverged_one_is_marked() -> None:
+    settings = Settings(patience=0, learning_rate=1e-3, min_learning_rate=1e-3)
+    state = State.fresh(torch.zeros(3, 1), 1e-3)
+    control = Control.fresh(state)
+    improving = torch.tensor([3.0, 2.0, 1.0, 0.5])
+    for epoch in range(4):
+        losses = torch.tensor([improving[epoch], 1.0, float("nan") if epoch == 2 else 1.0 - 0.1 * epoch])
+        control.end_epoch(state, losses, losses, torch.tensor(epoch), torch.zeros(3, dtype=torch.bool), settings)
+    assert state.active.tolist() == [True, False, False]
+    assert control.diverged.tolist() == [False, False, True]
+    assert control.best_epoch.tolist() == [3, 0, 1]
+
+
+def test_absolute_thresholds_are_for_losses_that_can_be_negative() -> None:
+    """A relative threshold would take slow worsening of a negative loss for improvement."""
+    rising = torch.linspace(-3.0, -2.99, 30)
+    rates = {}
+    for absolute in (True, False):
+        state = State.fresh(torch.zeros(1, 1), 1e-3)
+        control = Control.fresh(state)
+        for epoch, loss in enumerate(rising):
+            flags = torch.tensor([absolute])
+            control.end_epoch(
+                state, loss[None], loss[None], torch.tensor(epoch), flags, dataclasses.replace(PAPER, threshold=1e-3)
+            )
+        rates[absolute] = float(state.lr)
+    assert rates[True] < 1e-3 and rates[False] == pytest.approx(1e-3)
+    assert resolve("npe").objective().can_be_negative and not resolve("bnre").objective().can_be_negative
+
+
+def test_shuffles_are_uniform_permutations_that_differ_by_member_and_epoch() -> None:
+    keys = torch.tensor([12345, 67890])
+    first = permutations(keys, 0, 50)
+    assert torch.equal(first.sort(1).values, torch.arange(50).expand(2, 50))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, permutations(keys, 1, 50))
+    assert torch.equal(permutations(keys[1:], 0, 50)[0], first[1])
+    # Every row is equally likely in every place: χ² over 20 places × 20 rows; 361 degrees of freedom, rejects at about 1e-6.
+    many = torch.cat([permutations(torch.arange(2000), epoch, 20) for epoch in range(5)])
+    counts = torch.stack([torch.bincount(many[:, place], minlength=20) for place in range(20)]).double()
+    statistic = ((counts - 500) ** 2 / 500).sum().item()
+    assert 240 < statistic < 510
+
+
+def test_the_loss_of_the_history_is_the_loss_of_the_posterior() -> None:
+    """The best validation loss, balance included, recomputed from the returned posterior over the whole validation set."""
+    theta, x = pairs(200)
+    (p,) = train([Member(resolve("bnre"), 1)], [(theta, x)])
+    rows = slice(180, 200)
+    joint = p.log_ratios(theta[rows], x[rows])[0]
+    marginal = p.log_ratios(theta[rows].roll(1, 0), x[rows])[0]
+    want = eq.losses.nre(joint, marginal) + 100 * eq.losses.balance_chi2(joint, marginal)
+    assert float(p.history.best_loss.item()) == pytest.approx(float(want), rel=1e-4)
+    best = int(p.history.best_epoch.item())
+    assert float(p.history.validation_loss[best, 0]) == pytest.approx(float(want), rel=1e-4)
+
+
+def test_last_weights_are_the_last_epochs() -> None:
+    settings = dataclasses.replace(RELEASED, batch_size=32, epochs=5)
+    (p,) = train([Member(resolve("nre"), 1)], [pairs(170)], settings=settings)
+    theta, x = (t[153:170] for t in pairs(170))
+    joint, marginal = p.log_ratios(theta, x)[0], p.log_ratios(theta.roll(1, 0), x)[0]
+    assert float(p.history.validation_loss[-1, 0]) == pytest.approx(float(eq.losses.nre(joint, marginal)), rel=1e-4)
+    assert int(p.history.epochs.item()) == 5
+
+
+def test_members_that_diverge_are_reported_and_the_others_go_on() -> None:
+    """A member on data that overflow float32 diverges at once; its neighbour trains as if alone."""
+    theta, x = pairs()
+    members = [Member(resolve("nre"), 1, data=0), Member(resolve("nre"), 2, data=1)]
+    with pytest.warns(UserWarning, match=r"never had a finite loss"):
+        lost, fine = train(members, [(theta, x.sign() * 3e38), (theta, x)])
+    assert lost is None
+    (alone,) = train([Member(resolve("nre"), 2, data=0)], [(theta, x)])
+    np.testing.assert_allclose(fine.history.validation_loss, alone.history.validation_loss, rtol=1e-3)
+
+
+def test_streamed_batches_give_the_same_weights(tmp_path: Path) -> None:
+    """x memory-mapped on disk and read batch by batch, against x in memory."""
+    theta, x = pairs()
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=tuple(x.shape))
+    file[:] = x.numpy()
+    file.flush()
+    on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
+    (a,), (b,) = train([Member(resolve("bnre"))], [(theta, x)]), train([Member(resolve("bnre"))], [(theta, on_disk)])
+    for weight, value in a.stack.items():
+        torch.testing.assert_close(b.stack[weight], value)
+
+
+def test_data_is_held_once_however_many_members_read_it() -> None:
+    x = torch.randint(0, 2, (100, 3, 5, 5), dtype=torch.uint8)
+    data = Data([torch.randn(100, 2)], [x], torch.device("cpu"))
+    assert data.x is not None and data.x.dtype == torch.uint8
+    assert data.x.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    which = torch.zeros(40, dtype=torch.int64)
+    assert data.x_batch(which, torch.randint(100, (40, 8))).shape == (40, 8, 3, 5, 5)
+
+
+@pytest.mark.slow
+def test_compiled_and_eager_training_agree() -> None:
+    (eager,) = train([Member(resolve("bnre_c"), 1)], [pairs()], compile=False)
+    (compiled,) = train([Member(resolve("bnre_c"), 1)], [pairs()], compile=True)
+    assert compiled.history.attrs["compiled"] == 1 and eager.history.attrs["compiled"] == 0
+    np.testing.assert_allclose(compiled.history.validation_loss, eager.history.validation_loss, rtol=2e-3, atol=2e-3)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+    import sys, torch, equipoise as eq
+    import equipoise.training.checkpoint as checkpoint
+    checkpoint.Checkpoint.__init__.__defaults__ = (0.0,)  # at every epoch
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+    theta = 2 * torch.rand(300, 2, generator=g) - 1
+    x = theta + 0.3 * torch.randn(300, 2, generator=g)
+    prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
+    p = eq.fit(theta, x, prior=prior, method="bnpe", members=2, epochs=60, patience=2, batch_size=32, hidden=(16, 16),
+               progress=False, checkpoint=sys.argv[1], device="cpu")
+    p.save(sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_in_the_same_weights(tmp_path: Path) -> None:
+    """kill -9 at three moments, then to the end; against a run that nobody killed."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+
+    def run(checkpoint: str, out: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, script, tmp_path / checkpoint, tmp_path / out], env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+
+    assert run("undisturbed", "a").wait(300) == 0
+    file = tmp_path / "killed" / "stack-0.safetensors"
+    seen = 0
+    for _ in range(3):
+        process = run("killed", "b")
+        before = file.stat().st_mtime_ns if file.exists() else 0
+        while process.poll() is None and (not file.exists() or file.stat().st_mtime_ns == before):
+            pass
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            seen += 1
+        process.wait()
+    assert seen >= 1, "the training was too fast to be killed"
+    assert run("killed", "b").wait(300) == 0
+    a, b = eq.load(tmp_path / "a"), eq.load(tmp_path / "b")
+    for name, weight in a.stack.items():
+        assert torch.equal(weight, b.stack[name]), name
+    np.testing.assert_array_equal(a.history.validation_loss, b.history.validation_loss)
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    theta, x = pairs()
+    train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)
+    assert (tmp_path / "stack-0.safetensors").exists()
+    train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)  # the same: nothing left to do
+    with pytest.raises(ValueError, match="another training"):
+        train([Member(resolve("nre"), 2)], [(theta, x)], checkpoint=tmp_path)
+    (tmp_path / "stack-0.safetensors").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match="cannot be read"):
+        train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)
