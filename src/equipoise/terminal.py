@@ -97,7 +97,7 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._progress.stop()
+            self._progress.stop()
 
     def tell(self, stack: Stack, outcome: str) -> None:
         """A stack has ended."""
@@ -195,19 +195,16 @@ def _counts(counter: Counter[str]) -> str:
 
 
 def verdict_table(ds: xr.Dataset) -> Table:
-    """The verdict on every run's posterior: how many runs have which, and the medians over runs."""
+    """The verdict on every run's posterior: how many runs have which, and the medians over runs.
+
+    The columns are the coverage AUC with its standard error, the nominal log posterior, the information kept, and the
+    balancing error.
+    """
     table = Table(title=f"verdicts over {int(ds['pairs'])} coverage pairs", title_justify="left")
-    for name in (
-        "task",
-        "method",
-        "budget",
-        "verdict",
-        "coverage AUC",
-        "log posterior",
-        "information kept",
-        "balancing error",
-    ):
-        table.add_column(name, justify="right" if name in ("budget",) else "left")
+    for name in ("task", "method", "budget", "verdict", "coverage AUC", "log post.", "info.", "balance"):
+        table.add_column(
+            name, justify="left" if name in ("task", "method", "verdict") else "right", no_wrap=name != "verdict"
+        )
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:

@@ -42,7 +42,19 @@ def write_toml(path: Path, grid: dict[str, Any]) -> Path:
 
 
 def command(grid: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "equipoise", "run", "--grid", str(grid), "--out", str(out), "--threads", "1", *options]
+    return [
+        sys.executable,
+        "-m",
+        "equipoise",
+        "run",
+        "--grid",
+        str(grid),
+        "--out",
+        str(out),
+        "--threads",
+        "1",
+        *options,
+    ]
 
 
 def environment() -> dict[str, str]:

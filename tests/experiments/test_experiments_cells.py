@@ -1,4 +1,4 @@
-"""Cells: an identity for everything that determines a result, and for nothing else; stacks that the grid alone fixes."""
+"""Cells: an identity for all that determines a result, and nothing else; stacks that the grid alone fixes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,14 @@ def test_a_new_version_of_the_numerics_changes_every_identity(monkeypatch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"runs": 3}, {"budgets": [128, 256, 512]}, {"methods": ["bnre", "npe", "nre"]}, {"tasks": ["weinberg", "slcp"]}, {"stack": 64}, {"name": "x"}],
+    [
+        {"runs": 3},
+        {"budgets": [128, 256, 512]},
+        {"methods": ["bnre", "npe", "nre"]},
+        {"tasks": ["weinberg", "slcp"]},
+        {"stack": 64},
+        {"name": "x"},
+    ],
 )
 def test_a_larger_grid_keeps_the_identities_of_its_cells(change):
     before, after = identities(), identities(**change)
@@ -58,7 +65,14 @@ def test_method_options_are_part_of_the_identity_by_what_they_mean():
 
     plain = one("bnpe")
     assert one({"name": "bnpe", "strength": 100}) == plain == one({"name": "npe", "balance": "chi2"})
-    others = [{"strength": 10}, {"balance": "kl"}, {"unbiased": True}, {"start": "prior"}, {"init": "identity"}, {"keep": "last"}]
+    others = [
+        {"strength": 10},
+        {"balance": "kl"},
+        {"unbiased": True},
+        {"start": "prior"},
+        {"init": "identity"},
+        {"keep": "last"},
+    ]
     assert len({plain, *(one({"name": "bnpe", **o}) for o in others)}) == len(others) + 1
 
 
@@ -74,12 +88,21 @@ def test_identities_do_not_depend_on_the_process():
         "print(json.dumps([c.identity for c in cells_of(load_grid(json.loads(sys.argv[1])))]))"
     )
     env = environment() | {"PYTHONHASHSEED": "77"}
-    text = subprocess.run([sys.executable, "-c", code, json.dumps(TINY)], env=env, capture_output=True, text=True, check=True)
+    text = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(TINY)], env=env, capture_output=True, text=True, check=True
+    )
     assert json.loads(text.stdout) == [c.identity for c in cells_of(load_grid(TINY))]
 
 
 def test_stacks_share_a_task_a_budget_and_a_network_and_hold_every_cell_once():
-    grid = load_grid(TINY | {"methods": ["npe", "nre", "bnre", "bnpe_init", "npe[keep=last]"], "stack": None, "tasks": ["slcp", "weinberg"]})
+    grid = load_grid(
+        TINY
+        | {
+            "methods": ["npe", "nre", "bnre", "bnpe_init", "npe[keep=last]"],
+            "stack": None,
+            "tasks": ["slcp", "weinberg"],
+        }
+    )
     stacks = stacks_of(grid)
     assert len(stacks) == 2 * 2 * 3  # tasks × budgets × (flows, classifiers, flows that keep their last weights)
     for stack in stacks:

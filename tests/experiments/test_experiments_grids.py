@@ -87,7 +87,11 @@ def test_axes_expand_and_labels_are_read_back():
 
 def test_entries_on_the_command_line():
     assert parse_entry(" npe ") == "npe"
-    assert parse_entry("lotka_volterra[steps=1001, clock=jump]") == {"name": "lotka_volterra", "steps": 1001, "clock": "jump"}
+    assert parse_entry("lotka_volterra[steps=1001, clock=jump]") == {
+        "name": "lotka_volterra",
+        "steps": 1001,
+        "clock": "jump",
+    }
     for text in ("bnpe[strength]", "bnpe[strength=1", "", "a b"):
         with pytest.raises(GridError, match="cannot read"):
             parse_entry(text)

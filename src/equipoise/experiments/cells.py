@@ -114,12 +114,12 @@ class Stack:
             >>> from equipoise.experiments import load_grid
             >>> grid = load_grid({"tasks": ["slcp"], "methods": ["npe", "bnpe"], "budgets": [1024], "runs": 2})
             >>> stacks_of(grid)[0].label
-            'slcp 1024 flow: npe, bnpe × 2 runs'
+            'slcp 1024 flow: npe, bnpe · runs 0–1'
         """
         methods = ", ".join(dict.fromkeys(c.method for c in self.cells))
-        runs = f" × {len(self.runs)} runs" if len(self.runs) > 1 else ""
-        members = f" × {self.members} members" if self.members > 1 else ""
-        return f"{self.cells[0].task} {self.budget} {self.network}: {methods}{runs}{members}"
+        runs = f"run {self.runs[0]}" if len(self.runs) == 1 else f"runs {self.runs[0]}–{self.runs[-1]}"
+        members = f" · {self.members} members" if self.members > 1 else ""
+        return f"{self.cells[0].task} {self.budget} {self.network}: {methods} · {runs}{members}"
 
     def without(self, done: Collection[str]) -> Stack | None:
         """The stack of the cells that are not in `done`; None if there are none."""

@@ -13,6 +13,7 @@ __all__ = ["BUSY", "DONE", "FAILED", "Execution", "attempt", "connect", "execute
 
 import dataclasses
 import inspect
+import logging
 import os
 import shutil
 import threading
@@ -144,7 +145,7 @@ def _on_dask(
         )
 
     futures = {submit(stack, rank): stack for rank, stack in enumerate(stacks)}
-    completed = as_completed(list(futures))
+    completed = as_completed(list(futures), loop=client.loop)
     try:
         for future in completed:
             stack = futures.pop(future)
@@ -218,10 +219,11 @@ def _local(execution: Execution, stacks: int) -> Any:
     workers = {}
     for i in range(count):
         env = {"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {}
-        options = {"nthreads": 1, "memory_limit": 0, "env": env, "dashboard": False, "host": "127.0.0.1"}
+        options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "env": env, "silence_logs": logging.ERROR}
+        options |= {"dashboard": False, "host": "127.0.0.1"}
         workers[i] = {"cls": Nanny, "options": options | ({"resources": {"GPU": 1}} if gpus else {})}
     scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1", "port": 0}}
-    return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=50, name="equipoise")
+    return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL, name="equipoise")
 
 
 def _gpus() -> list[str]:

@@ -193,7 +193,9 @@ def _assemble(
         "stack": (),
     }
     data = {
-        n: np.full((*shape, *(sizes[d] for d in extra)), np.nan, np.float64 if not extra else np.float32)
+        n: np.full(
+            (*shape, *(sizes[d] for d in extra)), np.nan, np.float64 if extra in ((), ("member",)) else np.float32
+        )
         for n, extra in dims.items()
     }
     text = {n: np.full((*shape, *(sizes[d] for d in extra)), "", dtype=object) for n, extra in words.items()}

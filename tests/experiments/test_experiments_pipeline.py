@@ -1,0 +1,245 @@
+"""A stack from nothing to its file, against the same thing written out; and what results hold."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from experiments_tiny import TINY, assert_same_cells
+
+import equipoise as eq
+from equipoise.experiments import (
+    Folder,
+    GridError,
+    cells_of,
+    collect,
+    load_grid,
+    merge,
+    read_results,
+    run_grid,
+    stacks_of,
+    table,
+    write_results,
+)
+from equipoise.experiments.costs import cost
+from equipoise.experiments.gallery import SIDE, observation, picture_points
+from equipoise.experiments.records import thinned
+from equipoise.training import Member, fit_many
+
+PER_CELL = """
+    coverage_auc coverage_auc_se verdict verdict_holm verdict_p_value pairs_to_settle levels_covered nominal_log_prob
+    nominal_log_prob_se nominal_log_prob_raw information_kept entropy leakage balancing_error balance_signed
+    balance_signed_se train_seconds diagnose_seconds epochs best_epoch best_validation_loss diverged_members cell
+    hardware stack
+"""
+
+
+def cell_of(path, method, budget, run):
+    folder = Folder(path)
+    for identity in folder.stacks():
+        header, arrays = folder.read_stack(identity)
+        for i, cell in enumerate(header["cells"]):
+            if (cell["method"], cell["budget"], cell["run"]) == (method, budget, run):
+                return header, arrays, i
+    raise AssertionError("no such cell")
+
+
+@pytest.mark.parametrize("method", ["npe", "bnre"])
+def test_a_cell_is_what_the_public_functions_give(undisturbed, method):
+    stack = next(
+        s for s in stacks_of(load_grid(TINY)) if s.cells[0].method == method and s.budget == 256 and s.runs == [1]
+    )
+    task = eq.task("slcp")
+    larger = eq.simulate(task.prior, task.simulate, 512, seed=stack.stream("run", 1))
+    coverage = eq.simulate(task.prior, task.simulate, 60, seed=stack.stream("coverage"))
+    members = [Member(eq.METHODS[method], stack.stream("run", 1, "member", m)) for m in range(2)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    posteriors = fit_many(
+        members,
+        [(larger.theta[:256], larger.x[:256])],
+        prior=task.prior,
+        settings=stack.settings,
+        hidden=(8, 8),
+        device="cpu",
+    )
+    _, arrays, i = cell_of(undisturbed, method, 256, 1)
+    for m, posterior in enumerate(posteriors):
+        assert posterior is not None and posterior.history is not None
+        ds = eq.diagnose(posterior, coverage.theta, coverage.x, samples=16)
+        # The balance needs no random numbers, the log posterior of a flow none that matter.
+        np.testing.assert_allclose(
+            arrays["member_balancing_error"][i, m], float(ds.balancing_error.sel(member="mixture")), rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            arrays["member_nominal_log_prob"][i, m], float(ds.nominal_log_prob.sel(member="0")), atol=0.2
+        )
+    losses = np.stack([p.history["validation_loss"].values[:, 0] for p in posteriors])  # type: ignore[union-attr]
+    np.testing.assert_allclose(arrays["validation_loss"][i], losses.mean(0), rtol=1e-6)
+    torch.set_num_threads(before)
+
+
+def test_results_have_the_dimensions_and_variables_that_are_promised(undisturbed):
+    with xr.open_dataset(undisturbed / "results.nc") as ds:
+        assert ds["coverage"].dims == ("task", "method", "budget", "run", "level")
+        sizes = {"task": 1, "method": 2, "budget": 2, "run": 2, "level": 101, "member": 2, "epoch": 3}
+        assert ds.sizes == sizes | {"grid_0": SIDE, "grid_1": SIDE, "parameter": 2}
+        for name in PER_CELL.split():
+            assert ds[name].dims == ("task", "method", "budget", "run"), name
+            values = ds[name].values
+            assert (
+                (values != "").all()
+                if values.dtype.kind in "OUT"
+                else np.isfinite(values[..., :]).all() or name == "pairs_to_settle"
+            )
+        for name in ("coverage_lower", "coverage_upper"):
+            assert ds[name].dims == ds["coverage"].dims
+        for name in ("train_loss", "validation_loss", "balance"):
+            assert ds[name].dims == ("task", "method", "budget", "run", "epoch")
+        for name in ("member_coverage_auc", "member_nominal_log_prob", "member_balancing_error", "member_verdict"):
+            assert ds[name].dims == ("task", "method", "budget", "run", "member")
+        assert bool((ds["coverage_lower"] <= ds["coverage"] + 1e-6).all()) and bool(
+            (ds["coverage"] <= ds["coverage_upper"] + 1e-6).all()
+        )
+        config = json.loads(ds.attrs["config"])
+        assert load_grid(config) == load_grid(TINY)
+        for name in ("protocol", "equipoise", "torch", "numerics", "command", "created", "hardware", "wall_seconds"):
+            assert name in ds.attrs
+        assert float(ds["prior_log_prob"][0]) == pytest.approx(-np.log(36))
+        assert int(ds["pairs"]) == 60
+
+
+def test_numbers_of_a_cell_agree_with_each_other(undisturbed):
+    ds = read_results(undisturbed)
+    # ∫ coverage - level is ½ - mean(rank): the trapezoidal rule on 101 levels of a curve of 60 steps errs by less
+    # than half a level.
+    area = np.trapezoid(ds["coverage"].values - ds["level"].values, ds["level"].values, axis=-1)
+    np.testing.assert_allclose(area, ds["coverage_auc"].values, atol=0.006)
+    np.testing.assert_allclose(abs(ds["balance_signed"]), ds["balancing_error"])
+    exact, prior = (
+        float(np.asarray(cell_of(undisturbed, "npe", 128, 0)[0]["expected"][n]))
+        for n in ("expected_log_prob", "prior_log_prob")
+    )
+    assert prior == pytest.approx(-np.log(36)) and exact > prior
+    assert set(np.unique(ds["verdict"].values)) <= {"overconfident", "certified conservative", "inconclusive"}
+
+
+def test_pictures_are_densities(undisturbed):
+    ds = read_results(undisturbed)
+    cell = float((ds["gallery_high"] - ds["gallery_low"]).prod()) / SIDE**2
+    # A density normalised over the box sums to 1; smooth ones do so to a few per cent on 100 points a side.
+    np.testing.assert_allclose(ds["gallery_density"].sum(("grid_0", "grid_1")) * cell, 1.0, atol=0.05)
+    np.testing.assert_allclose(ds["gallery_exact"].sum(("grid_0", "grid_1")) * cell, 1.0, atol=0.05)
+    task, stack = eq.task("slcp"), stacks_of(load_grid(TINY))[0]
+    theta, x = observation(task, stack.stream("gallery"))
+    np.testing.assert_array_equal(ds["gallery_theta"].values[0], theta.numpy())
+    np.testing.assert_allclose(json.loads(str(ds["gallery_x"].values[0])), x.numpy(), atol=1e-5)
+    exact = task.log_posterior(picture_points(task)[10, 70], x).exp().item()
+    assert float(ds["gallery_exact"][0, 10, 70]) == pytest.approx(exact, rel=2e-2, abs=1e-5)
+
+
+def test_the_tidy_table_has_a_row_a_cell(undisturbed):
+    ds = read_results(undisturbed)
+    rows = table(ds)
+    assert len(rows) == 8 and len({r["cell"] for r in rows}) == 8
+    row = rows[3]
+    place = {k: row[k] for k in ("task", "method", "budget", "run")}
+    assert row["coverage_auc"] == float(ds["coverage_auc"].sel(place))
+
+
+def test_what_is_missing_is_nan_and_counted(tmp_path):
+    grid = load_grid(TINY | {"methods": ["bnre"], "members": 1, "stack": None})
+    run_grid(
+        load_grid(TINY | {"methods": ["bnre"], "members": 1, "stack": None, "budgets": [128]}),
+        tmp_path,
+        threads=1,
+        device="cpu",
+    )
+    ds = collect(Folder(tmp_path), grid)
+    assert np.isfinite(ds["coverage_auc"].sel(budget=128)).all() and np.isnan(ds["coverage_auc"].sel(budget=256)).all()
+    assert (ds["verdict"].sel(budget=256) == "").all() and (ds["verdict_holm"].sel(budget=256) == "").all()
+    assert (ds.attrs["cells_done"], ds.attrs["cells_wanted"]) == (2, 4)
+
+
+def test_single_networks_take_their_balance_from_the_test_set(tmp_path):
+    grid = load_grid(TINY | {"methods": ["npe"], "budgets": [128], "runs": 1, "members": 1, "test": 3000})
+    run_grid(grid, tmp_path, threads=1, device="cpu")
+    ds = collect(Folder(tmp_path))
+    # The standard error of the balance falls with the square root of the pairs: 3000 instead of 60.
+    assert float(ds["balance_signed_se"].squeeze()) < 0.03
+    assert float(ds["member_coverage_auc"].squeeze()) == float(ds["coverage_auc"].squeeze())
+
+
+def test_separate_runs_of_parts_of_a_grid_merge(undisturbed, tmp_path):
+    parts = {
+        "a": {"budgets": [128]},
+        "b": {"budgets": [256], "methods": ["npe"]},
+        "c": {"budgets": [256], "methods": ["bnre"]},
+    }
+    for name, change in parts.items():
+        run_grid(load_grid(TINY | change), tmp_path / name, threads=1, device="cpu")
+    out = merge([tmp_path / name for name in parts], tmp_path / "all")
+    assert_same_cells(undisturbed, tmp_path / "all")
+    assert load_grid(out.read_grid()["grid"]) == load_grid(TINY)
+    merged, whole = (read_results(write_results(Folder(p))) for p in (tmp_path / "all", undisturbed))
+    clocks = ["train_seconds", "diagnose_seconds", "stack_seconds"]
+    xr.testing.assert_equal(merged.drop_vars(clocks), whole.drop_vars(clocks))
+    merge([tmp_path / "a", tmp_path / "all"], tmp_path / "a")  # into one of them, and again
+    assert_same_cells(undisturbed, tmp_path / "a")
+
+
+def test_different_experiments_do_not_merge(undisturbed, tmp_path):
+    Folder(tmp_path / "other").write_grid(load_grid(TINY | {"pairs": 70}).config())
+    with pytest.raises(GridError, match="pairs is 70 in the one and 60"):
+        merge([undisturbed, tmp_path / "other"], tmp_path / "all")
+    with pytest.raises(FileNotFoundError, match="not an experiment"):
+        merge([undisturbed, tmp_path / "nothing"], tmp_path / "all")
+
+
+@pytest.mark.parametrize("task", ["weinberg", "lotka_volterra[steps=40]", "spatial_sir"])
+@pytest.mark.slow
+def test_other_tasks_go_through_the_pipeline(task, tmp_path):
+    change = {
+        "tasks": [task],
+        "methods": ["nre", "bnpe_init"],
+        "budgets": [64],
+        "members": 1,
+        "runs": 1,
+        "training": {"epochs": 1, "batch_size": 32},
+    }
+    grid = load_grid(TINY | change)
+    state = run_grid(grid, tmp_path, threads=1, device="cpu")
+    assert state.complete, state.failures
+    ds = collect(Folder(tmp_path))
+    assert np.isfinite(ds["coverage"]).all()
+    exact = grid.task(grid.tasks[0]).has_exact_posterior
+    assert np.isfinite(ds["information_kept"]).all() == exact
+    # Compact simulations are kept; real-valued ones are made again from their seed.
+    kept = (
+        sorted(p.name.split("-")[0] for p in (tmp_path / "simulations").glob("*"))
+        if (tmp_path / "simulations").exists()
+        else []
+    )
+    assert bool(kept) == (grid.tasks[0].name != "weinberg")
+
+
+def test_thinned_histories_keep_the_ends():
+    for epochs in (1, 2, 99, 100, 101, 500):
+        kept = thinned(epochs)
+        assert kept[0] == 0 and kept[-1] == epochs - 1 and len(kept) <= 100 and (np.diff(kept) > 0).all()
+
+
+def test_dearer_stacks_cost_more():
+    def seconds(**change):
+        return sum(cost(s).seconds for s in stacks_of(load_grid(TINY | change)))
+
+    base = seconds()
+    assert all(
+        seconds(**c) > base for c in ({"runs": 3}, {"budgets": [128, 1024]}, {"hidden": [64, 64]}, {"pairs": 1000})
+    )
+    paper = stacks_of(load_grid("paper", {"tasks": ["slcp"]}))
+    assert sum(cost(s, "cuda").seconds for s in paper) < sum(cost(s, "cpu").seconds for s in paper) / 50
+    assert len({c.identity for c in cells_of(load_grid("paper"))}) == 2000

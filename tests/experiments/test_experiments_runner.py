@@ -1,0 +1,221 @@
+"""Running: nothing is computed twice, a failure stops nobody else, what is killed goes on to the same result."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from experiments_tiny import TINY, assert_same_cells, cells, start
+
+from equipoise.experiments import Folder, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, attempt
+from equipoise.experiments.pipeline import compute_stack
+
+PATIENCE = 240.0
+
+
+def wait_for(condition, process=None):
+    """Wait until a condition holds, or the process has ended."""
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        if process is not None and process.poll() is not None:
+            return
+        assert time.monotonic() < limit, "nothing happened"
+        time.sleep(0.02)
+
+
+def nothing(stack, folder, device, threads, checkpoint):
+    """Computes a stack in no time."""
+    folder.write_stack(stack.identity, {"cells": [{"identity": c.identity} for c in stack.cells]}, {})
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+def test_running_again_computes_nothing(undisturbed):
+    def refuse(*args):
+        raise AssertionError("there was nothing to compute")
+
+    state = run_grid(load_grid(TINY), undisturbed, compute=refuse)
+    assert state.complete and state.count("done") == 8
+
+
+def test_a_failure_keeps_its_traceback_stops_nobody_and_is_retried(tmp_path):
+    def moody(stack, folder, device, threads, checkpoint):
+        if stack.cells[0].method == "npe" and stack.budget == 128:
+            raise RuntimeError("the third moon is missing")
+        nothing(stack, folder, device, threads, checkpoint)
+
+    told = []
+    grid = load_grid(TINY)
+    state = run_grid(grid, tmp_path, compute=moody, tell=lambda stack, outcome: told.append(outcome))
+    assert (state.count("done"), state.count("failed"), state.count("missing")) == (6, 2, 0)
+    assert not state.complete and sorted(told) == ["done"] * 6 + ["failed"] * 2
+    for label, text in state.failures.items():
+        assert (
+            label.startswith("slcp 128 flow")
+            and "in moody" in text
+            and text.strip().endswith("the third moon is missing")
+        )
+    again = run_grid(grid, tmp_path, compute=nothing)
+    assert again.complete and not again.failures and not list((tmp_path / "failed").iterdir())
+
+
+def test_a_grid_that_grows_keeps_its_cells(tmp_path):
+    computed = []
+
+    def note(stack, folder, device, threads, checkpoint):
+        computed.append([(c.method, c.run) for c in stack.cells])
+        nothing(stack, folder, device, threads, checkpoint)
+
+    small = TINY | {"methods": ["nre"], "budgets": [128], "runs": 1, "stack": None}
+    run_grid(load_grid(small), tmp_path, compute=note)
+    larger = load_grid(small | {"methods": ["nre", "bnre"], "runs": 2})
+    assert run_grid(larger, tmp_path, compute=note).complete
+    assert computed == [[("nre", 0)], [("bnre", 0), ("nre", 1), ("bnre", 1)]]
+    assert not missing_stacks(larger, Folder(tmp_path))
+
+
+def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):
+    order = []
+
+    def slow(stack, folder, device, threads, checkpoint):
+        order.append(stack.budget)
+        time.sleep(0.05)
+        nothing(stack, folder, device, threads, checkpoint)
+
+    grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
+    state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08)
+    assert order == [128, 256] and state.count("missing") == 1
+
+
+def test_the_number_of_threads_is_that_of_the_first_run(tmp_path):
+    seen = []
+
+    def note(stack, folder, device, threads, checkpoint):
+        seen.append(threads)
+        nothing(stack, folder, device, threads, checkpoint)
+
+    run_grid(load_grid(TINY | {"budgets": [128]}), tmp_path, compute=note, threads=3)
+    run_grid(load_grid(TINY), tmp_path, compute=note)
+    assert set(seen) == {3}
+
+
+def test_somebody_elses_stack_is_left_alone(tmp_path):
+    folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
+    with folder.claim(stack.identity) as mine:
+        assert mine
+        folder.pulse(stack.identity, "training", 3, 10, "fine")
+        state = state_of(load_grid(TINY), folder)
+        assert state.count("running") == 1 and state.running[0].note == "fine" and state.running[0].pid == os.getpid()
+        assert attempt(stack, str(tmp_path), Execution(), nothing) == BUSY
+    assert attempt(stack, str(tmp_path), Execution(), nothing) == DONE
+    assert not list((tmp_path / "running").iterdir())
+
+
+def test_a_process_that_is_gone_is_not_running(tmp_path):
+    folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
+    with folder.claim(stack.identity):
+        folder.pulse(stack.identity, "training")
+        file = tmp_path / "running" / f"{stack.identity}.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22 + 1}))
+        assert not folder.running()
+
+
+def test_the_first_file_of_a_stack_stays(tmp_path):
+    folder = Folder(tmp_path)
+    folder.write_stack("abc", {"cells": []}, {})
+    before = folder.stack_file("abc").read_bytes()
+    folder.write_stack("abc", {"cells": [1]}, {})
+    assert folder.stack_file("abc").read_bytes() == before
+    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.npz"]
+
+
+def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed):
+    """A training whose checkpoint is of no use starts anew, to the same result."""
+    stack = stacks_of(load_grid(TINY))[0]
+    folder = Folder(tmp_path)
+    folder.checkpoint(stack.identity).mkdir(parents=True)
+    (folder.checkpoint(stack.identity) / "stack-0.safetensors").write_bytes(b"not a checkpoint")
+    outcome = attempt(stack, str(tmp_path), Execution("cpu", 1, True, 0.0), compute_stack)
+    assert outcome == DONE, folder.failure(stack.identity)
+    assert not folder.checkpoint(stack.identity).exists()
+    mine, theirs = cells(tmp_path), cells(undisturbed)
+    for identity in mine:
+        assert mine[identity]["nominal_log_prob"] == theirs[identity]["nominal_log_prob"]
+
+
+def test_a_broken_stack_is_a_failure_and_not_the_end(tmp_path):
+    def broken(*args):
+        raise ValueError("nothing to do with a state that was kept")
+
+    stack = stacks_of(load_grid(TINY))[0]
+    assert attempt(stack, str(tmp_path), Execution(), broken) == FAILED
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_results_are_the_same(undisturbed, tiny_toml, tmp_path):
+    out, rng = tmp_path / "out", random.Random(0)
+    stacks = out / "stacks"
+    for kill in range(3):
+        process = start(tiny_toml, out, "--quiet")
+        before = len(list(stacks.glob("*.npz")))
+        # Anywhere between the first sign of life of this process and half a second after its first stack.
+        wait_for(
+            lambda n=before + (kill > 0): (
+                len(list(stacks.glob("*.npz"))) >= n and any((out / "running").glob("*.json"))
+            ),
+            process,
+        )
+        time.sleep(rng.uniform(0, 0.5))
+        process.kill()
+        process.communicate()
+    done = len(cells(out))
+    process = start(tiny_toml, out, "--quiet")
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    assert done < 8, "all was done before the last start: the kills came too late to test anything"
+    assert_same_cells(undisturbed, out)
+    assert not [p for p in out.rglob("*.tmp") if p.parent.name != "stacks"]
+
+
+@pytest.mark.slow
+def test_workers_and_runners_of_a_cluster_can_be_killed(undisturbed, tiny_toml, tmp_path):
+    out = tmp_path / "out"
+    options = ("--cluster", "local", "--quiet", "--device", "cpu")
+    running = lambda: list(Folder(out).running().values())  # noqa: E731
+
+    process = start(tiny_toml, out, *options)
+    wait_for(lambda: len(Folder(out).stacks()) >= 1 and running(), process)
+    victims = [live.pid for live in running() if live.pid != process.pid]
+    assert victims, "stacks are computed in workers, not in the runner"
+    os.kill(victims[0], signal.SIGKILL)  # a worker: the nanny brings it back, the scheduler hands its stack to somebody
+    wait_for(lambda: len(Folder(out).stacks()) >= 3, process)
+    assert process.poll() is None or process.returncode == 0
+    process.kill()  # the runner, and with it the scheduler
+    process.communicate()
+    process = start(tiny_toml, out, *options)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    assert_same_cells(undisturbed, out)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
+    out = tmp_path / "out"
+    process = start(tiny_toml, out)
+    wait_for(lambda: len(Folder(out).stacks()) >= 1, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped; what is finished is kept" in output and "Traceback" not in output
+    assert not Folder(out).running()
+    state = run_grid(load_grid(TINY), out, device="cpu")
+    assert state.complete
+    assert_same_cells(undisturbed, out)

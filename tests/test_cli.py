@@ -1,0 +1,295 @@
+"""The command line: through typer's runner where a process is not needed, in a process where it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise import cli
+from equipoise.prior_text import DISTRIBUTIONS, parse_prior
+from equipoise.priors import BoxUniform, IndependentPrior
+
+GRID = """
+tasks = ["slcp"]
+methods = ["npe", "bnre"]
+budgets = [128]
+pairs = 60
+test = 60
+samples = 16
+hidden = [8, 8]
+[training]
+epochs = 2
+batch_size = 32
+"""
+
+
+def equipoise(*arguments, code=0):
+    result = CliRunner().invoke(cli.app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A small experiment with its figures and report."""
+    path = tmp_path_factory.mktemp("cli")
+    (path / "small.toml").write_text(GRID)
+    result = equipoise(
+        "run", "--grid", path / "small.toml", "--out", path / "out", "--threads", 1, "--device", "cpu", "--json"
+    )
+    return path, json.loads(result.stdout)
+
+
+def test_run_ends_in_results_figures_and_report(finished):
+    path, summary = finished
+    assert summary["complete"] and summary["done"] == 2 and summary["failed"] == summary["missing"] == 0
+    assert Path(summary["results"]) == path / "out" / "results.nc"
+    assert (path / "out" / "report.html").stat().st_size > 10_000
+    assert any((path / "out" / "figures").glob("*.png")) and any((path / "out" / "figures").glob("*.pdf"))
+
+
+def test_running_again_says_that_all_is_there(finished):
+    path, _ = finished
+    result = equipoise("run", "--grid", path / "small.toml", "--out", path / "out", "--no-report")
+    assert "all 2 cells are there" in result.output and "verdicts over 60 coverage pairs" in result.output
+    for word in ("npe", "bnre", "slcp", "128"):
+        assert word in result.output
+
+
+def test_quiet_says_nothing(finished):
+    path, _ = finished
+    assert equipoise("run", "--grid", path / "small.toml", "--out", path / "out", "--no-report", "--quiet").output == ""
+
+
+def test_status_as_table_json_and_csv(finished):
+    path, _ = finished
+    assert "done" in equipoise("status", path / "out").output
+    state = json.loads(equipoise("status", path / "out", "--json").stdout)
+    assert state["complete"] and [c["method"] for c in state["cells"]] == ["npe", "bnre"]
+    rows = list(csv.DictReader(io.StringIO(equipoise("status", path / "out", "--csv").stdout)))
+    assert {r["method"] for r in rows} == {"npe", "bnre"}
+    assert {r["cell"] for r in rows} == {c["cell"] for c in state["cells"]}
+    assert all(-0.5 <= float(r["coverage_auc"]) <= 0.5 for r in rows)
+
+
+def test_status_of_an_unfinished_experiment_is_1(finished, tmp_path):
+    path, _ = finished
+    options = ("--grid", path / "small.toml", "--out", tmp_path / "o", "--threads", 1, "--device", "cpu", "--no-report")
+    equipoise("run", *options, "--stop-after", 0, "--quiet", code=1)
+    result = equipoise("status", tmp_path / "o", code=1)
+    assert "missing" in result.output and "done" in result.output
+    equipoise("status", tmp_path / "nothing", code=2)
+
+
+def test_report_and_figures_are_made_again(finished, tmp_path):
+    path, _ = finished
+    equipoise("report", path / "out", "--out", tmp_path / "again.html")
+    equipoise("figures", path / "out" / "results.nc", "--out", tmp_path / "drawn")
+    assert (tmp_path / "again.html").exists() and list((tmp_path / "drawn").glob("*.png"))
+
+
+def test_merge_to_a_results_file(finished, tmp_path):
+    path, _ = finished
+    result = equipoise("merge", path / "out", "--out", tmp_path / "all.nc")
+    assert "2 of 2 cells" in result.output and (tmp_path / "all.nc").exists()
+
+
+def test_dry_run_computes_nothing(tmp_path):
+    result = equipoise("run", "--dry-run", "--out", tmp_path / "out", "--task", "weinberg", "--runs", 2, "--json")
+    plan = json.loads(result.stdout)
+    assert not (tmp_path / "out").exists()
+    assert plan["config"]["tasks"] == ["weinberg"] and sum(len(s["cells"]) for s in plan["stacks"]) == 16
+    assert all(s["seconds_at_most"] > 0 and s["bytes"] > 0 for s in plan["stacks"])
+    text = equipoise("run", "--dry-run", "--out", tmp_path / "out").output
+    assert "time at most" in text and "all of it" in text and "upper bounds" in text
+
+
+def test_protocols_are_grids_of_their_own(tmp_path):
+    plan = json.loads(equipoise("run", "--dry-run", "--protocol", "released", "--task", "slcp", "--json").stdout)
+    assert plan["config"]["protocol"] == "released" and sum(len(s["cells"]) for s in plan["stacks"]) == 8 * 8 * 5
+    plan = json.loads(
+        equipoise("run", "--dry-run", "-m", "bnpe[balance=kl]", "--epochs", 3, "--members", 2, "--json").stdout
+    )
+    assert plan["config"]["training"] == {"epochs": 3} and plan["config"]["members"] == 2
+    assert {c["method"] for s in plan["stacks"] for c in s["cells"]} == {"bnpe[balance=kl]"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--task", "slpc"], "did you mean 'slcp'"),
+        (["run", "--method", "bnpi"], "did you mean 'bnpe'"),
+        (["run", "--method", "bnpe[strenght=1]"], "did you mean 'strength'"),
+        (["run", "--protocol", "papr"], "did you mean 'paper'"),
+        (["run", "--grid", "nowhere.toml"], "there is no file nowhere.toml"),
+        (["run", "--pairs", "3"], "pairs is a whole number, at least 50"),
+        (["run", "--device", "tpu"], "--device is cpu or cuda"),
+        (["run", "--threads", "0"], "--threads is at least 1"),
+        (["report", "nowhere"], "nowhere"),
+        (["fit", "nowhere.npz", "--prior", "uniform(0,1)", "--out", "m"], "nowhere.npz"),
+        (["fit", "nowhere.npz", "--prior", "unifrm(0,1)", "--out", "m"], "did you mean 'uniform'"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = equipoise(*arguments, code=2)
+    assert words in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ("lokal", "give `local`, the address"),
+        ("missing.yaml", "there is no file missing.yaml"),
+        ("list.yaml", "should have one key"),
+        ("slrum.yaml", "did you mean 'slurm'"),
+        ("option.yaml", "did you mean 'walltime'"),
+        ("broken.yaml", "is not YAML"),
+    ],
+)
+def test_clusters_that_cannot_be(cluster, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("- slurm")
+    Path("slrum.yaml").write_text("slrum: {jobs: 2}")
+    Path("option.yaml").write_text("slurm: {wall_time: '1:00'}")
+    Path("broken.yaml").write_text("slurm: {")
+    assert words in equipoise("run", "--cluster", cluster, "--out", tmp_path / "o", "--quiet", code=2).output
+
+
+def test_fit_and_diagnose_data_of_your_own(tmp_path):
+    task = eq.task("slcp")
+    for name, n, seed in (("train", 256, 0), ("fresh", 80, 1)):
+        pairs = eq.simulate(task.prior, task.simulate, n, seed=seed)
+        np.savez(tmp_path / f"{name}.npz", theta=pairs.theta.numpy(), x=pairs.x.numpy())
+    model = tmp_path / "model"
+    options = (
+        "--prior",
+        "uniform(-3, 3)^2",
+        "--method",
+        "npe",
+        "--members",
+        2,
+        "--epochs",
+        2,
+        "--seed",
+        5,
+        "--out",
+        model,
+    )
+    assert "equipoise diagnose" in equipoise("fit", tmp_path / "train.npz", *options).output
+    posterior = eq.load(model)
+    assert posterior.n_members == 2 and posterior.record["method"]["name"] == "npe"
+    fresh = np.load(tmp_path / "fresh.npz")
+    mine = eq.diagnose(posterior, torch.from_numpy(fresh["theta"]), torch.from_numpy(fresh["x"]), samples=50)
+    arguments = ("diagnose", model, tmp_path / "fresh.npz", "--samples", 50, "--out", tmp_path / "d.nc")
+    found = json.loads(equipoise(*arguments, "--json", "--quiet").stdout)
+    assert found["coverage_auc"] == pytest.approx(float(mine.coverage_auc.sel(member="mixture")))
+    assert found["verdict"] == str(mine.verdict.sel(member="mixture").values) == "overconfident"
+    assert "mixture" in equipoise(*arguments).output and (tmp_path / "d.nc").exists()
+    equipoise(*arguments, "--strict", "--quiet", code=1)
+
+
+def test_tasks_and_methods_are_listed():
+    names = [t["name"] for t in json.loads(equipoise("tasks", "--json").stdout)]
+    assert names == list(eq.TASKS) == list(cli.TASK_NAMES)
+    names = [m["name"] for m in json.loads(equipoise("methods", "--json").stdout)]
+    assert names == list(eq.METHODS) == list(cli.METHOD_NAMES)
+    assert "two_moons" in equipoise("tasks").output and "bnpe_init" in equipoise("methods").output
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "status", "merge", "report", "figures", "fit", "diagnose", "tasks", "methods"]
+)
+def test_every_command_has_help_with_an_example(command):
+    text = equipoise(command, "--help").output
+    assert "Example" in text and f"equipoise {command}" in text.replace("\n", " ")
+
+
+def test_the_module_runs_and_completes():
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "_EQUIPOISE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "equipoise run --method bnpe_",
+        "COMP_CWORD": "3",
+    }
+    words = subprocess.run(
+        [sys.executable, "-c", "from equipoise.cli import app; app(prog_name='equipoise')"],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert words.stdout.split() == ["bnpe_init"], words.stderr
+    plain = {k: v for k, v in env.items() if not k.startswith(("_EQ", "COMP"))}
+    shown = subprocess.run(
+        [sys.executable, "-m", "equipoise", "--help"], env=plain, capture_output=True, text=True, check=True
+    )
+    assert "equipoise run" in shown.stdout
+
+
+def test_help_needs_no_torch():
+    code = "import sys; from equipoise.cli import app; app(['run', '--help'], standalone_mode=False); print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "False" and "--method" in shown.stdout
+
+
+# --- priors as text --------------------------------------------------------------------------------------------------
+
+
+def test_priors_as_text(tmp_path):
+    box = parse_prior(" uniform( -3, 3 )^2 , Uniform(0,5)")
+    assert isinstance(box, BoxUniform) and box.low.tolist() == [-3, -3, 0] and box.high.tolist() == [3, 3, 5]
+    mixed = parse_prior("normal(0,1)**2,lognormal(1,0.5)")
+    assert isinstance(mixed, IndependentPrior) and mixed.dim == 3
+    theta = torch.tensor([[0.3, -1.0, 2.0]])
+    want = torch.distributions.Normal(0.0, 1.0).log_prob(theta[:, :2]).sum(-1)
+    want = want + torch.distributions.LogNormal(1.0, 0.5).log_prob(theta[:, 2])
+    torch.testing.assert_close(mixed.log_prob(theta), want)
+    (tmp_path / "prior.json").write_text(json.dumps(mixed.spec()))
+    again = parse_prior(str(tmp_path / "prior.json"))
+    torch.testing.assert_close(again.log_prob(theta), want)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_every_named_distribution_can_start_a_flow(name):
+    numbers = {"uniform": "(0.5, 2)", "halfnormal": "(2)", "exponential": "(2)"}.get(name, "(0.5, 2)")
+    prior = parse_prior(f"{name}{numbers}, normal(0,1)")
+    theta = prior.sample((100,))
+    torch.testing.assert_close(prior.from_normal(prior.to_normal(theta)), theta, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot read the prior"),
+        ("uniform", "cannot read the prior"),
+        ("uniform(0,1) normal(0,1)", "separated by commas"),
+        ("uniform(0,1),", "cannot read the prior"),
+        ("uniform(1,0)", "is no distribution"),
+        ("uniform(0)", "takes 2 number"),
+        ("normal(0,one)", "should be numbers"),
+        ("normal(0,-1)", "is no distribution"),
+        ("uniform(0,1)^0", "no parameters"),
+        ("nowhere.json", "no file nowhere.json"),
+    ],
+)
+def test_priors_that_cannot_be(text, words):
+    with pytest.raises(ValueError, match=words):
+        parse_prior(text)
+
+
+def test_a_json_file_that_is_no_prior(tmp_path):
+    (tmp_path / "p.json").write_text('{"kind": "box"}')
+    with pytest.raises(ValueError, match="does not describe a prior"):
+        parse_prior(str(tmp_path / "p.json"))
