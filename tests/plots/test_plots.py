@@ -1,0 +1,190 @@
+"""Figures: what is drawn is what the results say, each function returns its Axes, and torch is not needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.axes import Axes
+from scipy import stats
+
+from equipoise import plots
+
+LEVEL = np.linspace(0, 1, 101)
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def diagnosed() -> xr.Dataset:
+    """What `diagnose` returns, in the parts that are drawn, made by hand."""
+    from equipoise.diagnostics import bands, coverage_curve, judge, uniformity_p_value
+
+    rng = np.random.default_rng(0)
+    rank = np.stack([rng.random(500) ** 0.6, rng.random(500), rng.random(500) ** 1.2])
+    curve = coverage_curve(rank, LEVEL)
+    low, high = bands.simultaneous_band(curve, 500)
+    low_one, high_one = bands.pointwise_band(curve, 500)
+    uniform_low, uniform_high = bands.calibration_band(LEVEL, 500)
+    sbc = np.stack([rank, rng.random((3, 500))], 1)
+    return xr.Dataset(
+        {
+            "rank": (("member", "pair"), rank),
+            "coverage": (("member", "level"), curve),
+            "coverage_low": (("member", "level"), low),
+            "coverage_high": (("member", "level"), high),
+            "coverage_low_pointwise": (("member", "level"), low_one),
+            "coverage_high_pointwise": (("member", "level"), high_one),
+            "calibration_low": ("level", uniform_low),
+            "calibration_high": ("level", uniform_high),
+            "verdict": ("member", judge(rank).verdict),
+            "sbc": (("member", "parameter", "level"), coverage_curve(sbc, LEVEL)),
+            "sbc_p_value": (("member", "parameter"), uniformity_p_value(sbc)),
+            "tarp": (("member", "level"), curve),
+            "tarp_p_value": ("member", uniformity_p_value(rank)),
+            "coverage_auc": ("member", 0.5 - rank.mean(-1)),
+            "information_kept": ("member", [0.4, 0.8, 0.7]),
+        },
+        coords={"member": ["0", "1", "mixture"], "level": LEVEL, "parameter": [0, 1]},
+    )
+
+
+@pytest.fixture
+def results() -> xr.Dataset:
+    rng = np.random.default_rng(1)
+    shape = (2, 3, 4, 5)
+    axes = ("task", "method", "budget", "run")
+    area = rng.normal(0, 0.1, shape)
+    ds = xr.Dataset(
+        {
+            "coverage": ((*axes, "level"), np.clip(LEVEL + area[..., None] * LEVEL * (1 - LEVEL), 0, 1)),
+            "coverage_auc": (axes, area),
+            "nominal_log_prob": (axes, rng.normal(-1, 0.2, shape)),
+            "balancing_error": (axes, rng.random(shape) + 0.01),
+            "information_kept": (axes, rng.random(shape)),
+            "expected_log_prob": ("task", [-0.1, -0.2]),
+            "prior_log_prob": ("task", [-3.6, -1.4]),
+        },
+        coords={
+            "task": ["slcp", "two_moons"],
+            "method": ["nre", "npe", "bnpe"],
+            "budget": [1024, 2048, 4096, 8192],
+            "run": range(5),
+            "level": LEVEL,
+        },
+    )
+    ds["coverage"][0, 1] = np.nan  # a cell that is missing
+    ds["coverage"][1, 1, 0, 0] = np.nan  # and a run
+    return ds
+
+
+def drawn(ax: Axes, wanted: xr.DataArray) -> bool:
+    """Whether one of the lines is the given one."""
+    heights = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    return any(len(y) == wanted.size and np.allclose(y, wanted) for y in heights)
+
+
+def test_coverage_draws_the_curve_and_its_band(diagnosed: xr.Dataset):
+    ax = plots.coverage(diagnosed)
+    assert drawn(ax, diagnosed.coverage.sel(member="mixture"))
+    assert len(ax.get_lines()) == 2 + 1 + 1  # members, diagonal, mixture
+    band = ax.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() <= 1 and band[:, 1].min() >= 0
+    text = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert f"mixture: {diagnosed.verdict.values[-1]}" in text
+    given = plt.figure().subplots()
+    assert plots.coverage(diagnosed, "0", ax=given, difference=True, pointwise=True) is given
+    assert drawn(given, diagnosed.coverage.sel(member="0") - LEVEL)
+    plots.coverage(diagnosed, ["0", "1"], labels=["a", "b"])
+
+
+def test_sbc_and_tarp_draw_departures_from_uniformity(diagnosed: xr.Dataset):
+    ax = plots.sbc(diagnosed, names=["a", "b"])
+    assert drawn(ax, diagnosed.sbc.sel(member="mixture", parameter=1) - LEVEL)
+    assert any("p" in t.get_text() for t in ax.get_legend().get_texts())
+    ax = plots.tarp(diagnosed, ["0", "mixture"])
+    assert drawn(ax, diagnosed.tarp.sel(member="0") - LEVEL)
+
+
+def test_local_coverage_draws_each_level(diagnosed: xr.Dataset):
+    from equipoise.diagnostics import local_coverage
+
+    local = local_coverage(diagnosed, np.arange(500.0), bins=5, levels=[0.5, 0.9], name="time")
+    ax = plots.local_coverage(local)
+    assert ax.get_xlabel() == "time"
+    assert drawn(ax, local.coverage.sel(member="mixture", level=0.9))
+
+
+def test_coverage_grid_has_a_panel_for_each_method_and_task(results: xr.Dataset):
+    axes = plots.coverage_grid(results, labels={"slcp": "SLCP"})
+    assert axes.shape == (3, 2) and axes[0, 0].get_title() == "SLCP" and axes[2, 0].get_ylabel() == "bnpe"
+    # The diagonal and the budgets that exist.
+    assert len(axes[0, 0].get_lines()) == 5 and len(axes[1, 0].get_lines()) == 1 and len(axes[1, 1].get_lines()) == 5
+    median = results.coverage.sel({"task": "slcp", "method": "nre", "budget": 2048}).median("run")
+    assert drawn(axes[0, 0], median)
+    assert plots.coverage_grid(results, tasks=["slcp"], methods=["nre", "npe"]).shape == (2, 1)
+
+
+@pytest.mark.parametrize("draw", [plots.nominal_log_prob, plots.balancing_error])
+def test_budget_panels_draw_median_and_range(results: xr.Dataset, draw):
+    axes = draw(results)
+    name = draw.__name__
+    assert len(axes) == 2
+    cell = results[name].sel({"task": "two_moons", "method": "npe"})
+    assert drawn(axes[1], cell.median("run"))
+    heights = np.concatenate([c.get_paths()[0].vertices[:, 1] for c in axes[1].collections])
+    assert np.isclose(heights, float(cell.max())).any() and np.isclose(heights, float(cell.min())).any()
+    with pytest.raises(ValueError, match="2 task"):
+        draw(results, axes=[plt.figure().subplots()])
+
+
+def test_plane_has_a_point_for_each_cell(results: xr.Dataset, diagnosed: xr.Dataset):
+    ax = plots.plane(results)
+    points = {
+        tuple(np.round([line.get_xdata()[0], line.get_ydata()[0]], 9))
+        for line in ax.get_lines()
+        if len(line.get_xdata()) == 1
+    }
+    middle = results[["information_kept", "coverage_auc"]].median("run").stack(cell=("task", "method", "budget"))
+    for kept, area in zip(middle.information_kept.values, middle.coverage_auc.values, strict=True):
+        assert tuple(np.round([kept, area], 9)) in points
+    assert isinstance(plots.plane(diagnosed, colour="member"), Axes)
+
+
+def test_posteriors_are_drawn_from_grids_and_from_samples():
+    x = np.linspace(-4, 4, 801)
+    ax = plots.posterior_1d(x, stats.norm.pdf(x), truth=0.3, levels=(0.95,))
+    shaded = ax.collections[0].get_paths()[0].vertices[:, 0]
+    # The 95% region of N(0, 1).
+    assert shaded.min() == pytest.approx(-1.96, abs=0.02) and shaded.max() == pytest.approx(1.96, abs=0.02)
+    density = np.outer(stats.norm.pdf(x[::8]), stats.norm.pdf(x[::8]))
+    ax = plots.posterior_2d(x[::8], x[::8], density, truth=(0, 0), levels=(0.5, 0.95))
+    radius = sorted(
+        np.hypot(*path.vertices.T).mean() for c in ax.collections[1:] for path in c.get_paths() if len(path.vertices)
+    )
+    np.testing.assert_allclose(radius, np.sqrt(stats.chi2.ppf([0.5, 0.95], 2)), atol=0.05)
+    samples = np.random.default_rng(0).normal(size=(3000, 3))
+    plots.posterior_1d(samples[:, 0])
+    plots.posterior_2d(samples[:, 0], samples[:, 1])
+    axes = plots.corner(samples, truth=[0, 0, 0], names=["a", "b", "c"], limits=[(-5, 5)] * 3)
+    assert axes.shape == (3, 3) and not axes[0, 2].get_visible() and axes[2, 1].get_xlim() == (-5, 5)
+    with pytest.raises(ValueError, match=r"shape \(n, D\)"):
+        plots.corner(samples[:, 0])
+
+
+def test_importing_plots_does_not_import_torch():
+    code = "import sys, equipoise.plots; sys.exit('torch' in sys.modules or 'dask' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
