@@ -1,8 +1,8 @@
 """Results to draw: a dataset with the variables of results.nc, made from ranks whose true coverage is known.
 
-Ranks U^k with U uniform have coverage u^(1/k) and coverage AUC ½ - 1/(k + 1); each method gets an AUC and a log posterior
-that move with the budget about as they do in the paper. Curves, bands and verdicts come from `equipoise.diagnostics`, so that they fit
-together as real ones do.
+Ranks U^k with U uniform have coverage u^(1/k) and coverage AUC ½ - 1/(k + 1); each method gets an AUC and a log
+posterior that move with the budget about as they do in the paper. Curves, bands and verdicts come from
+`equipoise.diagnostics`, so that they fit together as real ones do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ NATURE = {
 PRIOR = {"slcp": -3.58, "weinberg": -0.56, "spatial_sir": 0.0, "lotka_volterra": -3.22, "two_moons": -1.39}
 EXACT = {"slcp": -0.15, "weinberg": 0.55, "lotka_volterra": 0.60, "two_moons": 3.90}
 BOX = {"slcp": (-3.0, 3.0), "two_moons": (-1.0, 1.0), "lotka_volterra": (-4.0, 1.0)}
-MISSING_WORDS = {"verdict", "cell", "hardware", "stack"}
 
 
 def synthetic_results(

@@ -5,10 +5,12 @@ from __future__ import annotations
 __all__ = [
     "against_budget",
     "coverage_panel",
+    "frame",
     "gallery_panel",
     "history_panel",
     "members_panel",
     "plane_panel",
+    "short_verdict",
     "verdict_panel",
 ]
 
@@ -19,17 +21,18 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from .results import MISSING, PARTLY, Labels, Range, Setting, signed
-from .style import DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
+from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
 
 #: Transparent to opaque: the paper, or the dark page, shows through where there is no mass.
 MASS = LinearSegmentedColormap.from_list("mass", [(*to_rgb(DENSITY), a) for a in np.linspace(0, 1, 64) ** 0.6], N=256)
 
 
 def coverage_panel(ax: Axes, ds: xr.Dataset, task: str, method: str) -> Axes:
-    """Coverage against level, a curve a budget: median over runs with their range, or one run with its simultaneous band."""
+    """Coverage against level, a curve a budget: median over runs with their range, or one run with its band."""
     _diagonal(ax, ds)
     level = ds["level"].values
     for budget, look in budget_looks(_ints(ds["budget"])).items():
@@ -80,7 +83,7 @@ def against_budget(ax: Axes, ds: xr.Dataset, task: str, name: str) -> Axes:
             ax.fill_between(at, low, high, color=look.colour, alpha=0.13, linewidth=0)
         else:
             ax.vlines(at, low, high, color=look.colour, linewidth=1)
-        ax.plot(at, middle, color=look.colour, linestyle=look.line, markersize=3.6, **look.marker_style)
+        ax.plot(at, middle, color=look.colour, linestyle=look.line, markersize=3.6, **look.marking)
     _budget_axis(ax, budgets)
     return ax
 
@@ -101,7 +104,7 @@ def _budget_axis(ax: Axes, budgets: Sequence[int]) -> None:
 
 
 def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], information: bool) -> Axes:
-    """Coverage AUC against information kept (or the nominal log posterior): a point a setting, larger for larger budgets."""
+    """Coverage AUC against information kept (or the nominal log posterior): a point a setting, larger with the budget."""
     budgets = sorted({s.budget for s in settings})
     small = 3.4 if len(settings) < 30 else 2.2
     for method, look in looks.items():
@@ -138,43 +141,42 @@ def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], i
 
 
 def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -> Axes:
-    """From the single networks (small) to their mixture (large), in coverage AUC and nominal log posterior; an arrow a setting."""
+    """From single networks (dots) to their mixture, in coverage AUC and nominal log posterior; an arrow a setting."""
     for method, look in looks.items():
         for budget in _ints(ds["budget"]):
             cell = ds.sel({"task": task, "method": method, "budget": budget})
             single = [
                 np.asarray(cell[f"member_{n}"].values, float).ravel() for n in ("coverage_auc", "nominal_log_prob")
             ]
-            start = [Range.of(v).median for v in single]
-            end = [Range.of(cell[n].values).median for n in ("coverage_auc", "nominal_log_prob")]
+            start = (Range.of(single[0]).median, Range.of(single[1]).median)
+            end = (Range.of(cell["coverage_auc"].values).median, Range.of(cell["nominal_log_prob"].values).median)
             if not np.isfinite([*start, *end]).all():
                 continue
             ax.plot(*single, linestyle="none", marker=".", markersize=2.5, color=look.colour, alpha=0.45)
-            ax.annotate(
-                "", end, start, arrowprops={"arrowstyle": "-|>,head_length=.35,head_width=.16", "color": look.colour, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 2}
-            )  # fmt: skip
-            ax.plot(*end, linestyle="none", markersize=5, **look.marker_style)
+            head = {"arrowstyle": "-|>,head_length=.35,head_width=.16", "shrinkA": 0, "shrinkB": 2}
+            ax.annotate("", end, start, arrowprops={**head, "color": look.colour, "linewidth": 0.9})
+            ax.plot(*end, linestyle="none", markersize=5, **look.marking)
     if ax.lines:
         ax.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
     return ax
 
 
 def gallery_panel(ax: Axes, density: Any, low: Any, high: Any, theta: Any) -> Axes:
-    """A density with shape `(grid_0, grid_1)`, the line around its smallest 95% region, and the true parameter as a star."""
+    """A density with shape `(grid_0, grid_1)`, the line around its smallest 95% region, and a star for the truth."""
     extent = (low[0], high[0], low[1], high[1])
     finite = np.nan_to_num(np.asarray(density, float))
     ax.imshow(finite.T, origin="lower", extent=extent, cmap=MASS, aspect="auto", interpolation="bilinear", vmin=0)
     ordered = np.sort(finite.ravel())[::-1]
     mass = np.cumsum(ordered) / ordered.sum()
-    threshold = ordered[min(np.searchsorted(mass, 0.95), ordered.size - 1)]
+    threshold = ordered[min(int(np.searchsorted(mass, 0.95)), ordered.size - 1)]
     if ordered[-1] < threshold < ordered[0]:
         centres = [np.linspace(a, b, 2 * n + 1)[1::2] for a, b, n in zip(low, high, finite.shape, strict=True)]
-        ax.contour(*centres, finite.T, levels=[threshold], colors=["#12588d"], linewidths=0.6)
+        ax.contour(*centres, finite.T, levels=[threshold], colors=[CONTOUR], linewidths=0.6)
     ax.plot(*theta, marker="*", markersize=7, color=INK, markeredgecolor=PAPER, markeredgewidth=0.6, clip_on=False)
-    return _frame(ax, extent)
+    return frame(ax, extent)
 
 
-def _frame(ax: Axes, extent: Sequence[float] = (0, 1, 0, 1)) -> Axes:
+def frame(ax: Axes, extent: Sequence[float] = (0, 1, 0, 1)) -> Axes:
     ax.set_box_aspect(1)
     ax.set(xticks=(), yticks=(), xlim=extent[:2], ylim=extent[2:])
     ax.spines[:].set(visible=True, color=RULE)
@@ -249,9 +251,11 @@ def verdict_panel(ax: Axes, settings: Sequence[Setting], labels: Labels) -> Axes
         row, column = methods.index(s.method), budgets.index(s.budget)
         symbol, _, ink, tint = VERDICTS[s.state]
         hatch = "/////" if s.state == PARTLY else None
-        ax.add_patch(
-            _rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=tint, edgecolor="#f3d3bd" if hatch else "none", hatch=hatch, linewidth=0)
-        )  # fmt: skip
+        edge = "#f3d3bd" if hatch else "none"
+        box = Rectangle(
+            (column - 0.48, row - 0.46), 0.96, 0.92, facecolor=tint, edgecolor=edge, hatch=hatch, linewidth=0
+        )
+        ax.add_patch(box)
         if s.state == MISSING:
             ax.text(column, row, symbol, color=ink, ha="center", va="center", fontsize=8)
             continue
@@ -270,19 +274,13 @@ def verdict_panel(ax: Axes, settings: Sequence[Setting], labels: Labels) -> Axes
 
 
 def short_verdict(s: Setting) -> str:
-    """The verdicts of a setting in a few characters: "▼ 3/3", or "▼2 ◇1" where runs disagree; the symbol alone for one run."""
+    """The verdicts of a setting in a few characters: "▼ 3/3", "▼2 ◇1" where runs disagree, "▼" where there is one run."""
     marks = {"▼": s.overconfident, "▲": s.certified, "◇": s.inconclusive}
     some = {symbol: n for symbol, n in marks.items() if n}
     if len(some) > 1:
         return " ".join(f"{symbol}{n}" for symbol, n in some.items())
     ((symbol, n),) = some.items()
     return symbol if s.planned == 1 else f"{symbol} {n}/{s.runs}"
-
-
-def _rectangle(corner: tuple[float, float], width: float, height: float, **style: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, **style)
 
 
 def _words(values: xr.DataArray) -> list[str]:

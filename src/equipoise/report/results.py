@@ -1,7 +1,7 @@
 """Results as the figures and the page see them: opened, checked, named as in the paper, and summed up over runs.
 
-A *setting* is a method at a task and a budget; its *runs* differ in simulations and weights alone. What is said of a setting
-is the median of its runs and their range, and how many of them have which verdict.
+A *setting* is a method at a task and a budget; its *runs* differ in simulations and weights alone. What is said of a
+setting is the median of its runs and their range, and how many of them have which verdict.
 """
 
 from __future__ import annotations
@@ -34,6 +34,19 @@ CERTIFIED = "certified conservative"
 INCONCLUSIVE = "inconclusive"
 MISSING = "missing"
 
+#: What is taken over runs.
+NUMBERS = (
+    "coverage_auc",
+    "coverage_auc_se",
+    "verdict_p_value",
+    "nominal_log_prob",
+    "information_kept",
+    "balance_signed",
+    "balancing_error",
+    "levels_covered",
+    "pairs_to_settle",
+    "diverged_members",
+)
 CELL = ("task", "method", "budget", "run")
 METHODS = {
     "nre": "NRE",
@@ -96,6 +109,12 @@ def _text(values: xr.DataArray) -> xr.DataArray:
     return values.copy(data=np.array(plain, dtype=object).reshape(values.shape))
 
 
+def _with_options(label: str, names: dict[str, str]) -> str:
+    name, _, options = label.partition("[")
+    words = options.removesuffix("]").replace("=true", "").replace("=", " ").replace("_", " ").replace(",", ", ")
+    return names.get(name, name) + (f" ({words})" if words else "")
+
+
 @dataclass(frozen=True)
 class Labels:
     """Names as the paper prints them, for one protocol."""
@@ -108,11 +127,14 @@ class Labels:
         Example:
             >>> Labels("paper").method("brnpe"), Labels("released").method("brnpe"), Labels().method("mine")
             ('BRNPE', 'BNPE', 'mine')
+            >>> Labels().method("bnpe[strength=10,unbiased=true]")
+            'BNPE (strength 10, unbiased)'
         """
-        return (RELEASED.get(name) if self.protocol == "released" else None) or METHODS.get(name, name)
+        names = METHODS | RELEASED if self.protocol == "released" else METHODS
+        return _with_options(name, names)
 
     def task(self, name: str) -> str:
-        return TASKS.get(name, name)
+        return _with_options(name, TASKS)
 
     def budget(self, budget: int) -> str:
         return f"{budget:,}"
@@ -185,13 +207,7 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
 
     judged = verdicts(ds)
     alone = ds["verdict"].values if "verdict" in ds else judged
-    value = {
-        name: numbers(name)
-        for name in (
-            "coverage_auc coverage_auc_se verdict_p_value nominal_log_prob information_kept balance_signed balancing_error "
-            "levels_covered pairs_to_settle diverged_members"
-        ).split()
-    }
+    value = {name: numbers(name) for name in NUMBERS}
     found = []
     for t, m, b in np.ndindex(shape[:3]):
         at = {name: v[t, m, b] for name, v in value.items()}
@@ -222,7 +238,7 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
 
 
 def verdicts(ds: xr.Dataset) -> Any:
-    """The verdict of every run: after Holm's correction where the results have it, else each alone; "" where missing."""
+    """The verdict of every run: with Holm's correction where the results have it, else each alone; "" where missing."""
     for name in ("verdict_holm", "verdict"):
         if name in ds:
             words: Any = ds[name].transpose(*CELL).values

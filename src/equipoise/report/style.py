@@ -1,13 +1,26 @@
 """How results look: one colour and line for each method, one shade for each budget, on paper and on a dark screen.
 
-Methods that share a network and a loss share a hue (Okabe and Ito's, darkened where thin lines need it); dashes tell
-the unbalanced from the balanced, dash-dots those started at the prior. So no two methods differ by hue alone. Budgets go along
-viridis, so that a larger one stands out more from the background, light or dark.
+Methods that share a network and a loss share a hue (Okabe and Ito's, darkened where thin lines need it); dashes tell the
+unbalanced from the balanced, dash-dots those started at the prior. Budgets go along viridis, so that a larger one stands
+out more from the background, light or dark.
 """
 
 from __future__ import annotations
 
-__all__ = ["GREY", "INK", "PAPER", "PRINT", "VERDICTS", "Look", "budget_looks", "method_looks", "theme"]
+__all__ = [
+    "CONTOUR",
+    "DENSITY",
+    "GREY",
+    "INK",
+    "PAPER",
+    "PRINT",
+    "RULE",
+    "VERDICTS",
+    "Look",
+    "budget_looks",
+    "method_looks",
+    "theme",
+]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +33,11 @@ from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY
 
 #: What the page replaces by its own ink, background and quiet grey; unlike any other colour, so that replacing is safe.
 INK, PAPER, GREY, RULE = "#1a1d21", "#fffffe", "#565c64", "#d9dde1"
-DENSITY = "#2a7fbf"
+#: The hue of a density, and of the line around most of its mass.
+DENSITY, CONTOUR = "#2a7fbf", "#12588d"
 
 #: matplotlib's settings for print: type of 7 points and more, and real text in PDF and SVG.
-PRINT: dict[str, Any] = {
+PRINT: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -77,6 +91,7 @@ HUES = [
 ]
 FAMILY = {"nre": 0, "nre_c": 1, "npe": 2, "rnpe": 3}
 PLAIN, BALANCED, INIT = (0, (4, 1.6)), "-", (0, (6, 1.5, 1.2, 1.5))
+OTHERS = "v^<>phXP"
 SVG_DASH = {"-": "none", str(PLAIN): "6 3", str(INIT): "9 3 2 3"}
 
 
@@ -96,7 +111,7 @@ class Look:
         return SVG_DASH[str(self.line)]
 
     @property
-    def marker_style(self) -> dict[str, Any]:
+    def marking(self) -> dict[str, Any]:
         return {
             "marker": self.marker,
             "markerfacecolor": self.colour if self.filled else PAPER,
@@ -105,17 +120,31 @@ class Look:
 
 
 def method_looks(methods: Sequence[str]) -> dict[str, Look]:
-    """The look of each method; methods beyond the paper's take the fifth hue and further markers."""
-    looks, others = {}, iter("sv^<>phXP" * len(methods))
-    for i, name in enumerate(methods):
+    """The look of each method.
+
+    Versions of one method (`bnre`, `bnre[strength=10]`) share its hue in paler shades, with markers of their own.
+    Methods beyond the paper's take the fifth hue.
+    """
+    looks: dict[str, Look] = {}
+    versions: dict[str, int] = {}
+    for i, label in enumerate(methods):
+        name = label.partition("[")[0]
         root, init = name.removesuffix("_init"), name.endswith("_init")
         balanced = root.startswith("b")
         family = FAMILY.get(root.removeprefix("b"))
-        hue = HUES[family if family is not None else 4]
+        known = "other" if family is None else name
+        version = versions[known] = versions.get(known, -1) + 1
+        light, dark = HUES[4 if family is None else family]
         line = INIT if init else BALANCED if balanced else PLAIN
-        marker = next(others) if family is None else "D" if init else "o" if balanced else "s"
-        looks[name] = Look(*hue, f"m{i}", line, marker, balanced or init)
+        marker = OTHERS[(version - 1) % len(OTHERS)] if version else "D" if init else "o" if balanced else "s"
+        looks[label] = Look(_paler(light, version), _paler(dark, version), f"m{i}", line, marker, balanced or init)
     return looks
+
+
+def _paler(colour: str, steps: int) -> str:
+    share = 0.75 ** min(steps, 4)
+    red, green, blue = (1 - share * (1 - c) for c in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
 
 
 def budget_looks(budgets: Sequence[int]) -> dict[int, Look]:
@@ -137,4 +166,4 @@ def budget_looks(budgets: Sequence[int]) -> dict[int, Look]:
 def theme(methods: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, str, str]]:
     """The CSS variables of the looks: (name, on light, on dark)."""
     looks = [*method_looks(methods).values(), *budget_looks(budgets).values()]
-    return [(look.variable, look.colour, look.dark) for look in looks] + [("density", "#12588d", "#7cc0f5")]
+    return [(look.variable, look.colour, look.dark) for look in looks] + [("density", CONTOUR, "#7cc0f5")]

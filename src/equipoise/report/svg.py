@@ -60,7 +60,7 @@ def inline_svg(figure: Figure, name: str, alt: str, colours: Mapping[str, str] |
 
 
 def _lighter(tag: str) -> str:
-    """A tag with paths to a tenth of a point (markers to a hundredth), which nobody sees, and pictures in few colours."""
+    """A tag with paths to a tenth of a point (markers to a hundredth) and pictures in few colours, which nobody sees."""
     digits = 2 if ' id="' in tag else 1
     tag = re.sub(
         r'(?<= d=")[^"]*', lambda path: re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.{digits}f}", path[0]), tag
@@ -72,7 +72,7 @@ def _lighter(tag: str) -> str:
 
 
 def _quantised(uri: str) -> str:
-    """A picture in one hue, from transparent to opaque, with 40 steps: an index and a palette instead of four channels."""
+    """A picture in one hue, transparent to opaque in 40 steps: an index and a palette instead of four channels."""
     head, _, body = uri.partition(",")
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(re.sub(r"\s", "", body)))).convert("RGBA"))
     alpha = pixels[..., 3]

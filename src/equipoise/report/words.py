@@ -1,7 +1,7 @@
 """What the verdicts say, in sentences.
 
-The unit of a statement is a setting: a method at a task and a budget. It is called overconfident only when every one of its
-runs is; where runs disagree, the sentence says how many. Nothing is concluded from an inconclusive verdict.
+The unit of a statement is a setting: a method at a task and a budget. It is called overconfident only when every one of
+its runs is; where runs disagree, the sentence says how many. Nothing is concluded from an inconclusive verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import xarray as xr
 
 from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY, Labels, Setting, settings_of
 
-NUMBERS = "no one two three four five six seven eight nine ten".split()
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 class Finding(NamedTuple):
@@ -206,17 +206,18 @@ def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Set
     said = []
     if "verdict_holm" in ds and runs > 1:
         said.append(
-            f"The verdicts hold together: over all {runs:,} trained posteriors, the chance that even one is called overconfident "
-            f"although its coverage is nowhere below its level is at most {alpha:.0%} (Holm)."
+            f"The verdicts hold together: over all {runs:,} trained posteriors, the chance that even one is called "
+            f"overconfident although its coverage is nowhere below its level is at most {alpha:.0%} (Holm)."
         )
     else:
         said.append(
-            f"A posterior whose coverage is nowhere below its level is called overconfident with a chance of at most {alpha:.0%}"
+            "A posterior whose coverage is nowhere below its level is called overconfident with a chance of at most "
+            f"{alpha:.0%}"
             + (", each on its own: these verdicts are not corrected for their number." if runs > 1 else ".")
         )
     said.append(
-        f"Certified conservative means that coverage is shown to be at least its level minus {delta:g}, at every level. "
-        "Inconclusive means that neither was shown; it is not a mild form of either."
+        f"Certified conservative means that coverage is shown to be at least its level minus {delta:g}, at every "
+        "level. Inconclusive means that neither was shown; it is not a mild form of either."
     )
     if most == 1:
         said.append(
@@ -225,14 +226,10 @@ def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Set
     else:
         spread = np.array([s.auc.high - s.auc.low for s in judged if s.runs > 1])
         split = sum(max(s.overconfident, s.certified, s.inconclusive) < s.runs for s in judged)
+        agree = f"in {_settings(split, len(judged))} the verdicts disagree" if split else "their verdicts agree"
         said.append(
-            f"Runs of one setting differ in simulations and weights: their coverage AUC spreads over {np.median(spread):.3f} "
-            f"in the median setting and {spread.max():.3f} at most"
-            + (
-                f", and in {_settings(split, len(judged))} the verdicts disagree."
-                if split
-                else ", and their verdicts agree."
-            )
+            "Runs of one setting differ in simulations and weights: their coverage AUC spreads over "
+            f"{np.median(spread):.3f} in the median setting and {spread.max():.3f} at most, and {agree}."
         )
     lost = sum(s.planned - s.runs for s in settings)
     if lost:
