@@ -1,8 +1,9 @@
 """Figures of posteriors and diagnostics: results in, matplotlib Axes out.
 
-Two kinds of results are drawn. What `equipoise.diagnose` returns, for one posterior: `coverage`, `sbc`, `tarp`, `local_coverage`. And
-the `results.nc` of an experiment, with the dimensions task, method, budget, run (and level): `coverage_grid`, `nominal_log_prob`,
-`balancing_error`, `plane`. Posteriors themselves are drawn from arrays: `posterior_1d`, `posterior_2d`, `corner`.
+Two kinds of results are drawn. What `equipoise.diagnose` returns, for one posterior: `coverage`, `sbc`, `tarp`,
+`local_coverage`. And the `results.nc` of an experiment, with the dimensions task, method, budget, run (and level):
+`coverage_grid`, `nominal_log_prob`, `balancing_error`, `plane`. Posteriors themselves are drawn from arrays:
+`posterior_1d`, `posterior_2d`, `corner`.
 
 Every function takes `ax` (or makes a figure) and returns the Axes it drew on. Torch is not needed.
 """
@@ -44,7 +45,8 @@ VERDICTS = {"overconfident": "#C4452B", "certified conservative": "#00876C", "in
 MARKERS = "osD^vP*X"
 
 
-# --- one posterior ----------------------------------------------------------------------------------------------------
+# --- one posterior
+# ----------------------------------------------------------------------------------------------------
 
 
 def coverage(
@@ -96,7 +98,7 @@ def coverage(
 
 
 def sbc(ds: xr.Dataset, member: str = "mixture", *, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
-    """The share of SBC ranks up to each level, minus the level, one line a parameter, with the 95% band of uniform ranks.
+    """SBC: the share of ranks up to each level, minus the level, a line a parameter, and the 95% band of uniform ranks.
 
     Arguments:
         ds: from `diagnose`.
@@ -162,7 +164,8 @@ def local_coverage(local: xr.Dataset, member: str | None = None, *, ax: Axes | N
     return ax
 
 
-# --- experiments ------------------------------------------------------------------------------------------------------
+# --- experiments
+# ------------------------------------------------------------------------------------------------------
 
 
 def coverage_grid(
@@ -227,10 +230,10 @@ def coverage_grid(
 
 
 def nominal_log_prob(results: xr.Dataset, *, axes: Any = None, labels: dict[str, str] | None = None) -> NDArray[Any]:
-    """Nominal log posterior against budget: a panel a task, a line a method (median of runs), shaded from minimum to maximum.
+    """Nominal log posterior against budget: a panel a task, a line a method, the median of runs in their range.
 
-    Where the results know them, the exact posterior (`expected_log_prob` or `exact_log_prob`) and the prior (`prior_log_prob`)
-    are drawn as the ceiling and the floor.
+    Where the results know them, the exact posterior (`expected_log_prob` or `exact_log_prob`) and the prior
+    (`prior_log_prob`) are drawn as the ceiling and the floor.
 
     Arguments:
         results: with `nominal_log_prob` over task, method, budget and run.
@@ -258,7 +261,7 @@ def nominal_log_prob(results: xr.Dataset, *, axes: Any = None, labels: dict[str,
 
 
 def balancing_error(results: xr.Dataset, *, axes: Any = None, labels: dict[str, str] | None = None) -> NDArray[Any]:
-    """Balancing error against budget, on a logarithmic scale: a panel a task, a line a method, shaded from minimum to maximum.
+    """Balancing error against budget: a panel a task, a line a method, the median of runs in their range.
 
     Arguments:
         results: with `balancing_error` over task, method, budget and run.
@@ -276,8 +279,9 @@ def plane(
 ) -> Axes:
     """Conservativeness against information: coverage AUC over information kept, a point a cell.
 
-    To the right is sharper, up is more conservative; below the line the posterior is overconfident on average. The exact posterior
-    is at (1, 0), the prior at (0, 0). Runs are joined into their median, with bars from minimum to maximum.
+    To the right is sharper, up is more conservative; below the line the posterior is overconfident on average. The
+    exact posterior is at (1, 0), the prior at (0, 0). Runs are joined into their median, with bars from minimum to
+    maximum.
 
     Arguments:
         results: with `coverage_auc` and `information_kept`, over any of task, method, budget and run (or member).
@@ -313,12 +317,19 @@ def plane(
         size = 4 + 5 * (index[dims.index("budget")] / max(len(budgets) - 1, 1)) if budgets else 6
         marker = MARKERS[index[dims.index("task")] % len(MARKERS)] if len(tasks) > 1 else "o"
         middle = np.median(k), np.median(a)
-        bars = {
-            "xerr": [[middle[0] - k.min()], [k.max() - middle[0]]],
-            "yerr": [[middle[1] - a.min()], [a.max() - middle[1]]],
-        }
+        xerr = [[middle[0] - k.min()], [k.max() - middle[0]]]
+        yerr = [[middle[1] - a.min()], [a.max() - middle[1]]]
         ax.errorbar(
-            *middle, **bars, color=shade, marker=marker, ms=size, mec="white", mew=0.5, elinewidth=0.7, zorder=3
+            *middle,
+            xerr=xerr,
+            yerr=yerr,
+            color=shade,
+            marker=marker,
+            ms=size,
+            mec="white",
+            mew=0.5,
+            elinewidth=0.7,
+            zorder=3,
         )
     low, high = float(area.min()), float(area.max())
     margin = 0.12 * max(high - low, 0.1)
@@ -335,7 +346,8 @@ def plane(
     return ax
 
 
-# --- posteriors -------------------------------------------------------------------------------------------------------
+# --- posteriors
+# -------------------------------------------------------------------------------------------------------
 
 
 def posterior_1d(
@@ -400,7 +412,7 @@ def posterior_2d(
     if density is None:
         x, y, density = _smoothed_2d(np.asarray(x, float), np.asarray(y, float))
     x, y, density = (np.asarray(v, float) for v in (x, y, density))
-    shades = LinearSegmentedColormap.from_list("density", ["#ffffff", colour, _darker(colour)])
+    shades = LinearSegmentedColormap.from_list("density", [to_rgb("#ffffff"), to_rgb(colour), _darker(colour)])
     ax.pcolormesh(x, y, density.T, cmap=shades, shading="auto", rasterized=True)
     # Two levels may share a threshold on a coarse grid; contours need increasing ones.
     thresholds = np.unique(_hpd_thresholds(density, levels))
@@ -471,7 +483,8 @@ def corner(
     return axes
 
 
-# --- small things -----------------------------------------------------------------------------------------------------
+# --- small things
+# -----------------------------------------------------------------------------------------------------
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -544,7 +557,7 @@ def _hpd_thresholds(density: Array, levels: Sequence[float]) -> Array:
     """The densities above which a grid holds each level of its mass."""
     ordered = np.sort(density, axis=None)[::-1]
     mass = np.cumsum(ordered) / ordered.sum()
-    return np.array([ordered[min(np.searchsorted(mass, level), len(ordered) - 1)] for level in levels])
+    return ordered[np.minimum(np.searchsorted(mass, list(levels)), len(ordered) - 1)]
 
 
 def _smoothed(samples: ArrayLike, bins: int = 200) -> tuple[Array, Array]:

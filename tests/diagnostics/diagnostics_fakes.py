@@ -1,7 +1,7 @@
 """Posteriors in closed form, with the interface of `equipoise.Posterior` that diagnostics use.
 
-θ ~ N(0, I), x = θ + σ ε. The exact posterior is N(x / (1 + σ²), τ² I) with τ² = σ² / (1 + σ²). A surrogate N(·, (sτ)² I) covers θ* at
-level u with probability F(s² F⁻¹(u)), F the distribution function of χ² with D degrees of freedom.
+θ ~ N(0, I), x = θ + σ ε. The exact posterior is N(x / (1 + σ²), τ² I) with τ² = σ² / (1 + σ²). A surrogate N(·, (sτ)²
+I) covers θ* at level u with probability F(s² F⁻¹(u)), F the distribution function of χ² with D degrees of freedom.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ def test_coverage_follows_the_closed_form_within_its_band(result: xr.Dataset):
         # Six bands at 95%: these seeds hold; a systematic error of 2% in coverage would leave the band.
         assert (one.coverage_low <= truth + 1e-9).all() and (truth <= one.coverage_high + 1e-9).all()
         assert abs(one.coverage - truth).max() < 0.03
-        area = np.trapezoid(coverage(scale, 2, np.linspace(0, 1, 2001)) - np.linspace(0, 1, 2001), np.linspace(0, 1, 2001))
+        area = np.trapezoid(
+            coverage(scale, 2, np.linspace(0, 1, 2001)) - np.linspace(0, 1, 2001), np.linspace(0, 1, 2001)
+        )
         assert abs(float(one.coverage_auc) - area) < 4 * float(one.coverage_auc_se)
         assert float(one.coverage_auc) == pytest.approx(0.5 - float(one["rank"].mean()))
     assert result.verdict.values[0] == "overconfident" and result.verdict.values[2] == "certified conservative"
@@ -60,9 +62,7 @@ def test_information_follows_the_closed_form(result: xr.Dataset):
 
 def test_mixture_is_the_mean_density_of_the_normalised_members(result: xr.Dataset):
     theta, x = pairs(3000, 2, seed=0)
-    members = torch.stack([
-        torch.distributions.Normal(x / 1.25, s * TAU).log_prob(theta).sum(-1) for s in SCALES
-    ])
+    members = torch.stack([torch.distributions.Normal(x / 1.25, s * TAU).log_prob(theta).sum(-1) for s in SCALES])
     mixture = (members.logsumexp(0) - math.log(3)).numpy()
     gap = result["log_prob"].sel(member="mixture").values - mixture
     assert abs(gap.mean()) < 0.005 and np.sqrt((gap**2).mean()) < 0.1
@@ -87,13 +87,16 @@ def test_balance_is_the_mean_over_joint_and_rolled_pairs(result: xr.Dataset):
 
 
 def test_standard_error_of_balance_has_the_neighbour_covariance():
-    # The same surrogate over 400 data sets: the standard error has to match the spread of g over them. Ignoring the shared θ
-    # would miss it by the factor measured here.
+    # The same surrogate over 400 data sets: the standard error has to match the spread of g over them. Ignoring the
+    # shared θ would miss it by the factor measured here.
     posterior = GaussianPosterior([1.6], 1, "flow")
     g, error, plain = [], [], []
     for seed in range(400):
         theta, x = pairs(200, 1, seed=1000 + seed)
-        joint, marginal = posterior.log_ratios(theta, x)[0].numpy(), posterior.log_ratios(theta.roll(1, 0), x)[0].numpy()
+        joint, marginal = (
+            posterior.log_ratios(theta, x)[0].numpy(),
+            posterior.log_ratios(theta.roll(1, 0), x)[0].numpy(),
+        )
         one, one_error = signed_balance(joint, marginal)
         g.append(one)
         error.append(one_error)
@@ -101,7 +104,9 @@ def test_standard_error_of_balance_has_the_neighbour_covariance():
         plain.append(s.std(ddof=1) / np.sqrt(200))
     # The standard deviation of 400 numbers is known to 3.5%.
     assert np.std(g) == pytest.approx(np.sqrt(np.mean(np.square(error))), rel=0.12)
-    assert abs(np.sqrt(np.mean(np.square(plain))) / np.std(g) - 1) > abs(np.sqrt(np.mean(np.square(error))) / np.std(g) - 1)
+    assert abs(np.sqrt(np.mean(np.square(plain))) / np.std(g) - 1) > abs(
+        np.sqrt(np.mean(np.square(error))) / np.std(g) - 1
+    )
 
 
 def test_sbc_and_tarp_find_what_is_wrong_and_nothing_else(result: xr.Dataset):
@@ -211,7 +216,10 @@ def test_members_that_leak_differently_mix_with_their_cut_densities():
     mixture = (parts[0] + parts[1]) / 2
     at = [
         torch.distributions.Normal(x, s).log_prob(theta).squeeze(-1)
-        - (torch.distributions.Normal(x, s).cdf(torch.tensor(1.0)) - torch.distributions.Normal(x, s).cdf(torch.tensor(0.0)))
+        - (
+            torch.distributions.Normal(x, s).cdf(torch.tensor(1.0))
+            - torch.distributions.Normal(x, s).cdf(torch.tensor(0.0))
+        )
         .log()
         .squeeze(-1)
         for s in scales
@@ -264,7 +272,8 @@ def test_local_coverage_finds_where_a_posterior_fails():
         local_coverage(rank, x[:, 0], bins=2000)
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_bad_pairs_are_refused_with_a_reason():
@@ -282,7 +291,7 @@ def test_bad_pairs_are_refused_with_a_reason():
         diagnose(posterior, theta[:, 0], x)
     broken = x.clone()
     broken[7, 1] = math.nan
-    with pytest.raises(ValueError, match="1 of the 60 pairs have NaN or infinite x .*pair 7"):
+    with pytest.raises(ValueError, match=r"1 of the 60 pairs have NaN or infinite x .*pair 7"):
         diagnose(posterior, theta, broken)
     with pytest.raises(ValueError, match="NaN or infinite theta"):
         diagnose(posterior, theta / 0, x)

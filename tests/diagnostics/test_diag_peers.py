@@ -32,10 +32,11 @@ def gaussian(x: Tensor) -> torch.distributions.Distribution:
 def test_coverage_agrees_with_lampes_monte_carlo():
     theta, x = pairs(800, 2, seed=0)
     torch.manual_seed(0)
-    level, covered = expected_coverage_mc(gaussian, list(zip(theta, x, strict=True)), n=1000)
+    level, _ = expected_coverage_mc(gaussian, list(zip(theta, x, strict=True)), n=1000)
     theirs = np.searchsorted(level.numpy(), LEVELS, side="right") / len(level)
     ours = diagnose(GaussianPosterior([SCALE], 2), theta, x, samples=1000).coverage.sel(member="0").values
-    # The pairs are the same; what differs is the noise of 1000 samples in each rank, and lampe's two added ends (2/802).
+    # The pairs are the same; what differs is the noise of 1000 samples in each rank, and lampe's two added ends
+    # (2/802).
     assert abs(ours - theirs).max() < 0.02
     assert abs(theirs - LEVELS).max() > 0.1
 
@@ -45,7 +46,9 @@ def test_coverage_agrees_with_lampes_numerical_integration():
     theta, x = theta.clamp(-2.9, 2.9), x
     box = BoxUniform([-3.0, -3.0], [3.0, 3.0])
     domain = (box.low, box.high)
-    level, _ = expected_coverage_ni(lambda t, o: gaussian(o).log_prob(t), list(zip(theta, x, strict=True)), domain, bins=200)
+    level, _ = expected_coverage_ni(
+        lambda t, o: gaussian(o).log_prob(t), list(zip(theta, x, strict=True)), domain, bins=200
+    )
     ds = diagnose(GaussianPosterior([SCALE], 2, "classifier", prior=box), theta, x, samples=1000)
     theirs = np.sort(level.numpy()[1:-1])
     assert np.sqrt(np.mean((np.sort(ds["rank"].sel(member="0").values) - theirs) ** 2)) < 0.01
@@ -154,7 +157,9 @@ def test_anything_with_sample_and_log_prob_is_judged():
     assert np.isnan(one.balance_signed) and np.isnan(one.information_kept) and np.isnan(one.leakage)
     assert "no prior was given" in ds.attrs["notes"]
     assert stats.kstest(ds["rank"].sel(member="0").values, "uniform").pvalue < 1e-6
-    same = diagnose(Minimal(), theta, x, samples=300, prior=torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)))
+    same = diagnose(
+        Minimal(), theta, x, samples=300, prior=torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    )
     assert np.isfinite(same.balance_signed).all() and same.attrs["notes"] == ""
 
 

@@ -1,4 +1,4 @@
-"""Diagnostics of trained posteriors: every kind of network, and agreement with the posterior's own densities and draws."""
+"""Diagnostics of trained posteriors agree with the posterior's own densities and draws, for every kind of network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 import equipoise as eq
 from equipoise.diagnostics import diagnose
+
 
 @pytest.fixture(scope="module", params=["npe", "bnpe_init", "nre"])
 def trained(request: pytest.FixtureRequest) -> tuple[eq.Posterior, eq.Task]:
@@ -39,7 +40,8 @@ def test_a_trained_posterior_is_judged_as_it_judges_itself(trained: tuple[eq.Pos
     own = posterior.log_prob(test.theta, test.x).double().numpy()
     mixture = ds["log_prob"].sel(member="mixture").values
     assert abs(mixture - own).mean() < 0.06 and abs((mixture - own).mean()) < 0.02
-    # Ranks: against draws of the posterior itself, whose noise with 400 draws on each side is at most √(2/1600) = 0.035.
+    # Ranks: against draws of the posterior itself, whose noise with 400 draws on each side is at most √(2/1600) =
+    # 0.035.
     draws = posterior.sample_batched((400,), test.x, seed=0)
     density = posterior.log_prob(draws, test.x).double().numpy()
     by_draws = (density > own).mean(0)

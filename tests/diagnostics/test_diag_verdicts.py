@@ -1,4 +1,4 @@
-"""Bands and verdicts on ranks with known distributions. Seeds are fixed; false-alarm rates are stated where noise enters."""
+"""Bands and verdicts on ranks with known distributions. Seeds are fixed; false-alarm rates are stated."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def test_a_certificate_is_rarely_given_to_what_lacks_it_at_one_level(level: floa
 
 @pytest.mark.parametrize("start", [0.8, 0.9])
 def test_power_against_092_at_095(start: float):
-    # A dip that is confined to the levels around .95, the hard case: one-sided Kolmogorov–Smirnov finds it a quarter of the time.
+    # A dip that is confined to the levels around .95, the hard case: one-sided Kolmogorov–Smirnov finds it a quarter
+    # of the time.
     ranks = piecewise([start, 0.95], [start, 0.92], (1000, 1000), 7)
     assert (p_values(ranks) <= 0.05).mean() >= 0.85
     deviation = (np.sort(ranks, -1) - np.arange(1000) / 1000).max(-1)
@@ -182,7 +183,8 @@ def test_pairs_to_settle_is_where_the_present_curve_would_settle(scale: float):
 
 
 def test_a_calibrated_curve_is_certified_once_its_noise_fits_into_the_tolerance():
-    # With coverage equal to the level, the lower bound at level ½ is ½ - 1.645 √(¼/n): within δ = .02 of it from n = 1691 on.
+    # With coverage equal to the level, the lower bound at level ½ is ½ - 1.645 √(¼/n): within δ = .02 of it from n =
+    # 1691 on.
     found = verdicts.judge((np.arange(1000) + 0.5) / 1000)
     assert found.verdict == "inconclusive"
     assert abs(1000 + found.pairs_to_settle - (1.645 * 0.5 / 0.02) ** 2) < 100

@@ -1,13 +1,14 @@
 """The one door through which diagnostics see a posterior.
 
-Everything behind it works on a `Surrogate`: raw log densities of M members at given points and, where it can, draws with their
-densities. There are three kinds:
+Everything behind it works on a `Surrogate`: raw log densities of M members at given points and, where it can, draws
+with their densities. There are three kinds:
 
 - `Ours`: an `equipoise.Posterior`, all members at once;
-- `Lazy`: what turns x into a batched distribution, `flow(x).sample((n,))` and `flow(x).log_prob(theta)` (zuko's flows, and
-  lampe's NPE through its `flow`);
+- `Lazy`: what turns x into a batched distribution, `flow(x).sample((n,))` and `flow(x).log_prob(theta)` (zuko's
+  flows, and lampe's NPE through its `flow`);
 - `Foreign`: anything with `sample((n,), x)` and `log_prob(theta, x)` for one x (sbi's posteriors). Where it also has
-  `sample_batched` and `log_prob_batched`, as sbi's direct posterior has, all pairs go in one call; otherwise one at a time.
+  `sample_batched` and `log_prob_batched`, as sbi's direct posterior has, all pairs go in one call; otherwise one at a
+  time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..priors import Prior, as_prior
+from equipoise.priors import Prior, as_prior
 
 
 class Surrogate(ABC):
@@ -45,7 +46,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Raw log p̂ of every member, with shape `(M, *S, B)`, at θ with shape `(*S, B, D)` and x with shape `(B, *x_shape)`."""
+        """Raw log p̂ of every member at θ with shape `(*S, B, D)` and x with shape `(B, *x_shape)`; `(M, *S, B)`."""
 
     @abstractmethod
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -118,8 +119,8 @@ class Lazy(Surrogate):
             theta = distribution.sample((n,))
         if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
             raise ValueError(
-                f"{type(distribution).__name__}.sample(({n},)) for {len(x)} observations should have shape ({n}, {len(x)}, D), "
-                f"got {tuple(theta.shape)}"
+                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got "
+                f"{tuple(theta.shape)} from {type(distribution).__name__}"
             )
         density = _checked(distribution.log_prob(theta), theta.shape[:-1], "log_prob")
         return theta.unsqueeze(0), density.unsqueeze(0)
@@ -136,8 +137,9 @@ class Foreign(Surrogate):
         self._sample_all = getattr(posterior, "sample_batched", None)
         self._log_prob_all = getattr(posterior, "log_prob_batched", None)
         sample, log_prob = self._sample_all or posterior.sample, self._log_prob_all or posterior.log_prob
-        # sbi rejects draws outside the prior, and renormalises each density with ten thousand more of them. Ranks compare
-        # densities at one x and need no normaliser; the raw draws give it, and the leakage, at no further cost.
+        # sbi rejects draws outside the prior, and renormalises each density with ten thousand more of them. Ranks
+        # compare densities at one x and need no normaliser; the raw draws give it, and the leakage, at no further
+        # cost.
         self._normalises = "norm_posterior" in _arguments(log_prob)
         self._rejects = "reject_outside_prior" in _arguments(sample)
         self._raw = self._rejects and prior is not None
@@ -185,8 +187,8 @@ class Foreign(Surrogate):
                 theta = torch.stack([torch.as_tensor(d) for d in draws], 1)
         if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
             raise ValueError(
-                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got {tuple(theta.shape)}; "
-                "sample((n,), x) should give shape (n, D) for one observation"
+                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got "
+                f"{tuple(theta.shape)}; sample((n,), x) should give shape (n, D) for one observation"
             )
         return theta.unsqueeze(0), self.log_density(theta, x)
 
@@ -204,8 +206,8 @@ def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     if callable(build):
         return Lazy(build, known)
     raise TypeError(
-        f"cannot diagnose a {type(posterior).__name__}: it needs sample((n,), x) and log_prob(theta, x), or to be a function "
-        "from x to a distribution"
+        f"cannot diagnose a {type(posterior).__name__}: it needs sample((n,), x) and log_prob(theta, x), or to be a "
+        "function from x to a distribution"
     )
 
 

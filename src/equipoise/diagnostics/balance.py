@@ -4,10 +4,12 @@ r"""The balancing error, with its sign and its standard error.
 
 A balanced surrogate has g = 0, and the paper reports |g|. For a normalised surrogate g < 0 goes with "too narrow".
 
-Marginal pairs are made by rolling θ by one: (θ_{b-1}, x_b). With s_b = σ(h(θ_b, x_b)) + σ(h(θ_{b-1}, x_b)) - 1, g is estimated by the mean of s.
-Neighbours share a θ, so they are correlated and nothing else is:
+Marginal pairs are made by rolling θ by one: (θ_{b-1}, x_b). With s_b = σ(h(θ_b, x_b)) + σ(h(θ_{b-1}, x_b)) - 1, g is
+estimated by the mean of s. Neighbours share a θ, so they are correlated and nothing else is:
 
-.. math:: \mathrm{Var}(\bar s) = \frac{1}{n}\left[\mathrm{Var}(s_b) + 2\,\mathrm{Cov}(s_b, s_{b+1})\right] \quad\text{(cyclic)}.
+.. math:: \mathrm{Var}(\bar s) = \frac{1}{n}\left[\mathrm{Var}(s_b) + 2\,\mathrm{Cov}(s_b, s_{b+1})\right]
+
+(cyclic).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .bands import Array
 
 
 def signed_balance(joint: ArrayLike, marginal: ArrayLike) -> tuple[Array, Array]:
-    """g and its standard error, from log-ratios of joint pairs and of pairs with θ rolled by one, each with shape `(*, n)`.
+    """g and its standard error, from log-ratios `(*, n)` of joint pairs and of pairs with θ rolled by one.
 
     Example:
         >>> signed_balance(np.zeros(10), np.zeros(10))  # the prior as surrogate

@@ -1,23 +1,25 @@
 r"""Bands for coverage curves, and the null distribution behind them.
 
-Let r₁, …, r_n be ranks with distribution function F, so that coverage at level u is F(u), and let N(u) = n F̂(u) count the
-ranks up to u. N(u) is Bin(n, F(u)). At one level the exact interval for F(u) is Clopper and Pearson's. For a whole curve,
-each level is judged by the probability of a count as extreme as the one seen,
+Let r₁, …, r_n be ranks with distribution function F, so that coverage at level u is F(u), and let N(u) = n F̂(u)
+count the ranks up to u. N(u) is Bin(n, F(u)). At one level the exact interval for F(u) is Clopper and Pearson's. For
+a whole curve, each level is judged by the probability of a count as extreme as the one seen,
 
 .. math:: \gamma_1 = \min_z P(\mathrm{Bin}(n, z) \le N_z), \qquad
           \gamma_2 = \min_z 2 \min\{P(\mathrm{Bin}(n, z) \le N_z), P(\mathrm{Bin}(n, z) \ge N_z)\},
 
-where N_z counts the ranks with F(r) ≤ z (Berk and Jones 1979; Owen 1995; Säilynoja, Bürkner and Vehtari 2022). F(r) is uniform
-whatever F is, so both statistics have one distribution for each n. It is simulated here: the counts along increasing z are
-a Markov chain with binomial steps, so a draw costs as many binomials as there are z, at n = 50 as at n = 100,000.
+where N_z counts the ranks with F(r) ≤ z (Berk and Jones 1979; Owen 1995; Säilynoja, Bürkner and Vehtari 2022). F(r)
+is uniform whatever F is, so both statistics have one distribution for each n. It is simulated here: the counts along
+increasing z are a Markov chain with binomial steps, so a draw costs as many binomials as there are z, at n = 50 as at
+n = 100,000.
 
-- γ₁ small says that coverage falls below the level somewhere. With z equal to the level it is the test behind the verdict
-  *overconfident* (`verdicts`).
-- The set of curves with γ₂ above its 5% quantile is a simultaneous band: at every level a Clopper–Pearson interval, with a
-  confidence raised from 95% to 1 - quantile so that the whole true curve lies inside 95% of the time.
+- γ₁ small says that coverage falls below the level somewhere. With z equal to the level it is the test behind the
+  verdict *overconfident* (`verdicts`).
+- The set of curves with γ₂ above its 5% quantile is a simultaneous band: at every level a Clopper–Pearson interval,
+  with a confidence raised from 95% to 1 - quantile so that the whole true curve lies inside 95% of the time.
 
-The z are 199 points evenly spaced in arcsin √z, the scale on which the noise of a proportion is the same everywhere: dense
-enough that a curve read at about a hundred levels, wherever its true values fall, is covered at the stated rate.
+The z are 199 points evenly spaced in arcsin √z, the scale on which the noise of a proportion is the same everywhere:
+dense enough that a curve read at about a hundred levels, wherever its true values fall, is covered at the stated
+rate.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from ..randomness import sequence
+from equipoise.randomness import sequence
 
 Array = NDArray[np.float64]
 
@@ -84,7 +86,7 @@ def null_statistics(n: int) -> NullStatistics:
 
 
 def simultaneous_threshold(n: int, confidence: float = 0.95) -> float:
-    """The 1 - `confidence` quantile of γ₂: what each level's interval may miss so that the whole curve is rarely missed.
+    """The 1 - `confidence` quantile of γ₂: what each level's interval may miss so that the whole curve seldom is.
 
     Example:
         >>> 0.0005 < simultaneous_threshold(1000) < 0.05
@@ -115,12 +117,12 @@ def pointwise_band(coverage: ArrayLike, n: int, confidence: float = 0.95) -> tup
 
 
 def simultaneous_band(coverage: ArrayLike, n: int, confidence: float = 0.95) -> tuple[Array, Array]:
-    """A band that holds the true curve at all levels at once, whatever the true curve is; shapes as `pointwise_band`."""
+    """A band that holds the true curve, whatever it is, at all levels at once; shapes as `pointwise_band`."""
     return _clopper_pearson(coverage, n, simultaneous_threshold(n, confidence))
 
 
 def calibration_band(levels: ArrayLike, n: int, confidence: float = 0.95) -> tuple[Array, Array]:
-    """Where the whole empirical curve of a calibrated posterior lies with probability `confidence`, with shape `(levels,)`.
+    """Where the whole empirical curve of a calibrated posterior lies with probability `confidence`; `(levels,)`.
 
     Example:
         >>> low, high = calibration_band([0.0, 0.5, 1.0], 1000)

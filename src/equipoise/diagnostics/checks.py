@@ -42,22 +42,23 @@ def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Ten
         if bool(bad.any()):
             rows = bad.nonzero().squeeze(1)
             raise ValueError(
-                f"{len(rows)} of the {n} pairs have NaN or infinite {name} (the first is pair {int(rows[0])}). Leave them out, if the "
-                "posterior is never to be used on such data, or simulate again"
+                f"{len(rows)} of the {n} pairs have NaN or infinite {name} (the first is pair {int(rows[0])}). Leave "
+                "them out, if the posterior is never to be used on such data, or simulate again"
             )
     if surrogate.prior is not None:
         inside = surrogate.prior.contains(theta.to(surrogate.prior.device)).to(theta.device)
         if not bool(inside.all()):
             rows = (~inside).nonzero().squeeze(1)
             raise ValueError(
-                f"{len(rows)} of the {n} theta lie outside the prior (the first is pair {int(rows[0])}, {theta[rows[0]].tolist()}; the "
-                f"prior is {surrogate.prior}). Coverage is over pairs drawn from the prior and the simulator"
+                f"{len(rows)} of the {n} theta lie outside the prior (the first is pair {int(rows[0])}, "
+                f"{theta[rows[0]].tolist()}; the prior is {surrogate.prior}). Coverage is over pairs drawn from the "
+                "prior and the simulator"
             )
     return theta, x
 
 
 def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
-    """Compare the observations with those of training, by their mean and spread; the warning's text, or an empty one."""
+    """Compare the observations with those of training, by mean and spread; the warning's text, or nothing."""
     if surrogate.x_reference is None:
         return ""
     loc, scale = (t.double() for t in surrogate.x_reference)
@@ -65,14 +66,15 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
     # A feature that never varied in training has scale 1 by convention and cannot be compared by its spread.
     shift, spread = z.mean(0), z.std(0)
     varies = spread > 0
-    # Heavy tails make single features jump; a mean off by a standard deviation, or a spread off by a factor 4, does not come from them.
+    # Heavy tails make single features jump; a mean off by a standard deviation, or a spread off by a factor 4, does
+    # not come from them.
     far = ((shift.abs() > 1) | (varies & (spread > 4)) | (varies & (spread < 0.25))).double().mean()
     if float(far) <= 0.05:
         return ""
     text = (
-        f"the observations do not look like those the posterior was trained on: {100 * float(far):.0f}% of the features have a mean more "
-        "than one standard deviation away, or a spread more than 4 times larger or smaller. Check that they come from the same "
-        "simulator and prior; coverage says nothing about data of another kind"
+        f"the observations do not look like those the posterior was trained on: {100 * float(far):.0f}% of the "
+        "features have a mean more than one standard deviation away, or a spread more than 4 times larger or smaller. "
+        "Check that they come from the same simulator and prior; coverage says nothing about data of another kind"
     )
     warnings.warn(text, stacklevel=3)
     return text

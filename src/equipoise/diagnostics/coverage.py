@@ -1,13 +1,14 @@
 r"""Expected coverage, read off HPD ranks.
 
-The rank r of a pair (θ*, x*) is the mass that the surrogate p̂(θ|x*) puts on parameters denser than θ*. The highest-density
-region of level u holds θ* exactly when r ≤ u, so the expected coverage of the paper is the distribution function of r,
+The rank r of a pair (θ*, x*) is the mass that the surrogate p̂(θ|x*) puts on parameters denser than θ*. The
+highest-density region of level u holds θ* exactly when r ≤ u, so the expected coverage of the paper is the
+distribution function of r,
 
 .. math:: \mathrm{coverage}(u) = P(r \le u), \qquad
           \int_0^1 (\mathrm{coverage}(u) - u)\, du = \tfrac12 - E[r],
 
-the last by ∫P(r ≤ u)du = 1 - E[r]. A calibrated surrogate has uniform ranks: a diagonal curve and an area of 0. A conservative
-one has small ranks, a curve above the diagonal and a positive area.
+the last by ∫P(r ≤ u)du = 1 - E[r]. A calibrated surrogate has uniform ranks: a diagonal curve and an area of 0. A
+conservative one has small ranks, a curve above the diagonal and a positive area.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def coverage_curve(rank: ArrayLike, levels: ArrayLike) -> Array:
 
 
 def coverage_auc(rank: ArrayLike) -> tuple[Array, Array]:
-    """The area between the coverage curve and the diagonal, ½ - mean(r), and its standard error sd(r)/√n; shape `(*,)` each.
+    """The area between coverage curve and diagonal, ½ - mean(r), and its standard error sd(r)/√n; `(*,)` each.
 
     Example:
         >>> area, error = coverage_auc([0.1, 0.2, 0.3, 0.4])
@@ -59,7 +60,7 @@ def coverage_auc(rank: ArrayLike) -> tuple[Array, Array]:
 
 
 def levels_covered(curve: ArrayLike, levels: ArrayLike) -> np.ndarray:
-    """The number of levels strictly between 0 and 1 at which coverage ≥ level: the paper's own ordering; shape `(*,)`."""
+    """The number of levels strictly between 0 and 1 at which coverage ≥ level, the paper's own ordering; `(*,)`."""
     curve, levels = np.asarray(curve, float), np.asarray(levels, float)
     inner = (levels > 0) & (levels < 1)
     # A hundredth of a level is not representable: 0.29 * 100 is 28.999999999999996. The slack is far below 1/n.

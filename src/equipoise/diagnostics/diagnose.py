@@ -6,6 +6,7 @@ __all__ = ["diagnose", "summary"]
 
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..progress import Progress
-from ..randomness import generator
+from equipoise.progress import Progress
+from equipoise.randomness import generator
+
 from .adapters import Foreign, Surrogate, as_surrogate
 from .balance import signed_balance
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
@@ -26,7 +28,8 @@ from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measu
 from .uniformity import tarp_references, uniformity_p_value
 from .verdicts import judge
 
-#: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a spline.
+#: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
+#: spline.
 EVALUATION_BYTES = 8192
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
 EMBEDDING_FACTOR = 64
@@ -58,29 +61,31 @@ def diagnose(
     """Coverage with bands and a verdict, information, balance, SBC and TARP, for every member and their mixture.
 
     Arguments:
-        posterior: an `equipoise.Posterior`, or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a function from x to a
-            distribution (zuko's and lampe's flows).
+        posterior: an `equipoise.Posterior`, or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a
+            function from x to a distribution (zuko's and lampe's flows).
         theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50; not those of training.
         x: what the simulator gave for them, with shape `(n, *x_shape)`.
         prior: for posteriors that do not know theirs. Without one, what needs it is NaN.
-        exact_log_prob: the exact log p(θ*|x*) where known: a function of (theta, x), such as `task.log_posterior`, or its
-            values with shape `(n,)`.
+        exact_log_prob: the exact log p(θ*|x*) where known: a function of (theta, x), such as `task.log_posterior`, or
+            its values with shape `(n,)`.
         seed: of everything random here.
-        samples: draws (flows) or final points (classifiers, about twice as many evaluations) for each pair and member. Ranks are exactly
-            uniform under calibration for any number; 64 leave the standard error of the coverage AUC within a few per cent of its floor, 1000
-            resolve levels to a thousandth.
+        samples: draws (flows) or final points (classifiers, about twice as many evaluations) for each pair and
+            member. Ranks are exactly uniform under calibration for any number; 64 leave the standard error of the
+            coverage AUC within a few per cent of its floor, 1000 resolve levels to a thousandth.
         levels: where the curves are read; 0, 0.01, …, 1 unless given.
         alpha: the rate of false verdicts, and of curves that leave their bands.
         delta: how far below its level a certified coverage may lie.
-        recipe: "equipoise", or "released" for ranks as the code of the paper computes them (strict inequality, leaked draws kept, a fixed
-            grid of 100 cells a side for classifiers).
-        test: a larger set (theta, x) over which the members' balancing error and raw nominal log posterior are taken; they need no ranks.
+        recipe: "equipoise", or "released" for ranks as the code of the paper computes them (strict inequality, leaked
+            draws kept, a fixed grid of 100 cells a side for classifiers).
+        test: a larger set (theta, x) over which the members' balancing error and raw nominal log posterior are taken;
+            they need no ranks.
         memory: a bound in bytes on what is held at once; 256 MiB on a CPU and 16 GiB on a GPU unless given.
         progress: False for no progress bar.
 
     Returns:
-        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `summary` prints the essence;
-        `ds[name].attrs["long_name"]` says what a variable is, and `ds.attrs["notes"]` what could not be computed and why.
+        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `summary` prints the
+        essence; `ds[name].attrs["long_name"]` says what a variable is, and `ds.attrs["notes"]` what could not be
+        computed and why.
 
     Example:
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
@@ -116,7 +121,7 @@ def diagnose(
         alpha=alpha,
         seed=seed,
         surrogate=type(posterior).__name__,
-        equipoise=_version(),
+        equipoise=version("equipoise"),
         torch=str(torch.__version__),
         notes="\n".join(notes),
     )
@@ -142,19 +147,19 @@ def summary(ds: xr.Dataset) -> str:
     rows = ["member   verdict                 coverage AUC      log posterior    information   balance g"]
     for m in map(str, ds["member"].values):
         one = ds.sel(member=m)
+        names = ("coverage_auc", "nominal_log_prob", "balance_signed")
+        (area, area_se), (nominal, nominal_se), (g, g_se) = ((float(one[v]), float(one[v + "_se"])) for v in names)
         kept = float(one["information_kept"])
         rows.append(
-            f"{m:<8} {one['verdict'].item():<23} {float(one['coverage_auc']):+.3f} ± {float(one['coverage_auc_se']):.3f}   "
-            f"{float(one['nominal_log_prob']):+7.2f} ± {float(one['nominal_log_prob_se']):.2f}   "
+            f"{m:<8} {one['verdict'].item():<23} {area:+.3f} ± {area_se:.3f}   {nominal:+7.2f} ± {nominal_se:.2f}   "
             + (f"{kept:11.2f}" if np.isfinite(kept) else " " * 10 + "–")
-            + f"   {float(one['balance_signed']):+.3f} ± {float(one['balance_signed_se']):.3f}"
+            + (f"   {g:+.3f} ± {g_se:.3f}" if np.isfinite(g) else "   –")
         )
         more = float(one["pairs_to_settle"])
         if more > 0:
             rows[-1] += f"   ({more:.0f} more pairs would settle it)" if np.isfinite(more) else ""
-    rows.append(
-        f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; certified conservative allows {float(ds['delta']):g} below the level"
-    )
+    allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
+    rows.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     return "\n".join(rows + [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note])
 
 
@@ -294,7 +299,8 @@ def _add_information(
     notes: list[str],
 ) -> None:
     n, nan = len(theta), np.full(len(ds["member"]), np.nan)
-    kept, kept_se, exact_mean, exact_se = nan, nan, np.nan, np.nan
+    kept, kept_se = nan, nan
+    exact_mean, exact_se = np.array(np.nan), np.array(np.nan)
     log_prior = np.full(n, np.nan)
     if s.prior is not None:
         log_prior = s.prior.log_prob(theta.to(s.prior.device)).double().cpu().numpy()
@@ -354,8 +360,8 @@ def _warn_about_numbers(
     thin = (found["effective"] < TRUSTED_POINTS).mean()
     if thin > 0.1 and samples >= 5 * TRUSTED_POINTS:
         notes.append(
-            f"{100 * thin:.0f}% of the ranks rest on fewer than {TRUSTED_POINTS} effective points: they remain uniform under "
-            "calibration but see little else; more samples would help"
+            f"{100 * thin:.0f}% of the ranks rest on fewer than {TRUSTED_POINTS} effective points: they remain uniform "
+            "under calibration but see little else; more samples would help"
         )
         warnings.warn(notes[-1], stacklevel=3)
 
@@ -372,12 +378,6 @@ def _way(s: Surrogate, samples: int, recipe: str) -> str:
     return f"ranks from {samples} weighted points in " + (
         "adaptive cells" if s.prior.dim <= CELLS_UP_TO else "an adaptive Gaussian"
     )
-
-
-def _version() -> str:
-    from .. import __version__
-
-    return __version__
 
 
 def _check_options(samples: int, alpha: float, delta: float, recipe: str) -> None:

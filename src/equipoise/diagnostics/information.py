@@ -3,10 +3,12 @@ r"""How much a posterior says about the truth, in nats.
 - *Nominal log posterior*: E log p̂(θ*|x*), normalised.
 - *Information kept*: where the exact posterior is known,
 
-  .. math:: \kappa = \frac{E \log \hat p(\theta^*|x^*) - E \log p(\theta^*)}{E \log p(\theta^*|x^*) - E \log p(\theta^*)},
+  .. math:: \kappa = \frac{E \log \hat p(\theta^*|x^*) - E \log p(\theta^*)}
+                          {E \log p(\theta^*|x^*) - E \log p(\theta^*)},
 
-  0 for the prior, 1 for the exact posterior, negative for a surrogate worse than knowing nothing. Its numerator is the mutual
-  information minus the expected KL(p‖p̂). The standard error is that of a ratio of means over the same pairs.
+  0 for the prior, 1 for the exact posterior, negative for a surrogate worse than knowing nothing. Its numerator is
+  the mutual information minus the expected KL(p‖p̂). The standard error is that of a ratio of means over the same
+  pairs.
 """
 
 from __future__ import annotations

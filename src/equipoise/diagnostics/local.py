@@ -1,9 +1,10 @@
 """Conditional coverage: where a posterior fails, not only that it does.
 
-Expected coverage averages over θ and x, and two errors may cancel in it. Here the pairs are sorted by any scalar function
-of θ or x (a parameter, a summary of the data, the entropy of the posterior) and cut into bins with equal numbers of pairs; within
-each, coverage is estimated with its exact interval. A function of x alone must leave coverage at its level in every bin if the
-posterior is right; a function of θ need not, for even the exact posterior covers rare θ less than common ones.
+Expected coverage averages over θ and x, and two errors may cancel in it. Here the pairs are sorted by any scalar
+function of θ or x (a parameter, a summary of the data, the entropy of the posterior) and cut into bins with equal
+numbers of pairs; within each, coverage is estimated with its exact interval. A function of x alone must leave
+coverage at its level in every bin if the posterior is right; a function of θ need not, for even the exact posterior
+covers rare θ less than common ones.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ def local_coverage(
 
     Arguments:
         result: what `diagnose` returned, or HPD ranks with shape `(member, pair)`.
-        value: one number a pair, with shape `(n,)`: an array, a tensor, or the name of a variable of `result` over pairs.
+        value: one number a pair, with shape `(n,)`: an array, a tensor, or the name of a variable of `result` over
+            pairs.
         levels: the levels at which coverage is read.
         bins: how many bins, each with n/bins pairs.
         confidence: of the interval in each bin, Clopper and Pearson's.
         name: what `value` is, for the plot.
 
     Returns:
-        Dimensions member, bin, level: `coverage`, `coverage_low`, `coverage_high`, `coverage_auc`, `coverage_auc_se`, and for each bin
+        Dimensions member, bin, level: `coverage`, `coverage_low`, `coverage_high`, `coverage_auc`, `coverage_auc_se`,
+            and for each bin
         `value`, the median, with its edges `value_low` and `value_high`, and `pairs`.
 
     Example:

@@ -1,11 +1,13 @@
-"""Everything that is read off one batch of pairs: ranks, densities, ratios, entropy, leakage, for all members and their mixture.
+"""Everything that is read off one batch of pairs, for all members and their mixture.
 
 A batch goes one of two ways to a set of points with weights, `Points`, and from there through the same few lines.
 
-- *Draws* (flows, and foreign posteriors): L draws of every member, weight 1; draws outside the prior's support get weight 0, so that
-  what is judged is the density cut to the support. The mixture takes draw l from a member chosen at random, which is a draw of
-  the mixture; where members leak by different amounts its weight is the mixture of the cut densities over the one of the raw densities.
-- *Proposals* (classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the same points.
+- *Draws* (flows, and foreign posteriors): L draws of every member, weight 1; draws outside the prior's support get
+  weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from a member chosen at
+  random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of the cut
+  densities over the one of the raw densities.
+- *Proposals* (classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the
+  same points.
 
 `recipe="released"` repeats the paper's code instead: ranks W_> / W with a strict inequality, draws as they come,
 and for classifiers a fixed grid of 100 cells a side.
@@ -58,7 +60,8 @@ class Measured(NamedTuple):
     #: Log-ratios of the joint pair and of the pair with the θ before, with shape `(K, B)`: raw for members.
     joint: Tensor
     marginal: Tensor
-    #: Differential entropy of p̂(·|x*), mass outside the prior's support, and effective number of points, with shape `(K, B)`.
+    #: Differential entropy of p̂(·|x*), mass outside the prior's support, and effective number of points, with shape
+    #: `(K, B)`.
     entropy: Tensor
     leakage: Tensor
     effective: Tensor
@@ -143,8 +146,7 @@ def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.G
 def _from_proposals(
     s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int
 ) -> list[Measured]:
-    assert s.prior is not None
-    prior, members, pairs = s.prior, s.n_members, len(b.theta)
+    members, pairs = s.n_members, len(b.theta)
     height = max(1, limit // (members * pairs))
     placed, theta = _placed(s, b, n, strict, generator, height)
     values = _split(s.log_ratio, torch.cat([torch.stack([b.theta, b.rolled]), theta]), b.x, height)

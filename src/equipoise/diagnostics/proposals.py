@@ -1,24 +1,26 @@
 r"""Where to evaluate a ratio: proposals that follow the mass of p̂(·|x), learnt in a few rounds.
 
-A classifier gives log r(θ, x) = log p̂(θ|x) - log p(θ) + const and no samples. Its ranks are read from points with weights
-(`ranks`), and the art is to put the points where the mass is. In the coordinates u = F(θ) the prior is uniform on [0, 1]^D, so
-the weight of a point proposed with density g(u|x) is r(θ, x) / g(u|x): the prior cancels.
+A classifier gives log r(θ, x) = log p̂(θ|x) - log p(θ) + const and no samples. Its ranks are read from points with
+weights (`ranks`), and the art is to put the points where the mass is. In the coordinates u = F(θ) the prior is
+uniform on [0, 1]^D, so the weight of a point proposed with density g(u|x) is r(θ, x) / g(u|x): the prior cancels.
 
-**Up to three parameters: cells.** g is constant on the cells of a grid, hence exact to evaluate and to sample, and multimodal or curved
-without further ado. It starts from one evaluation in the middle of each of about S/4 cells, smoothed over neighbours. In
-each of two rounds S/4 points are drawn from it, their weights are collected in the cells of a finer grid, smoothed, and mixed
-with the last g. The S points that count are then drawn from the final g. This takes 1.75 S evaluations; a fixed grid
-spends nearly all of its points where there is no mass.
+**Up to three parameters: cells.** g is constant on the cells of a grid, hence exact to evaluate and to sample, and
+multimodal or curved without further ado. It starts from one evaluation in the middle of each of about S/4 cells,
+smoothed over neighbours. In each of two rounds S/4 points are drawn from it, their weights are collected in the cells
+of a finer grid, smoothed, and mixed with the last g. The S points that count are then drawn from the final g. This
+takes 1.75 S evaluations; a fixed grid spends nearly all of its points where there is no mass.
 
-The draws are a Sobol set, shifted at random modulo 1 and mapped through g: the first coordinate of the set runs through the cells in order
-of their cumulative mass and then along the first axis inside the cell, the others are the position inside the cell along the other axes.
+The draws are a Sobol set, shifted at random modulo 1 and mapped through g: the first coordinate of the set runs
+through the cells in order of their cumulative mass and then along the first axis inside the cell, the others are the
+position inside the cell along the other axes.
 
-**Four parameters and more: a Gaussian.** z = Φ⁻¹(u) makes the prior N(0, I). g is a Gaussian in z, fitted in five rounds to weighted
-draws (1.5 S evaluations), mixed with the prior itself so that no weight can explode.
+**Four parameters and more: a Gaussian.** z = Φ⁻¹(u) makes the prior N(0, I). g is a Gaussian in z, fitted in five
+rounds to weighted draws (1.5 S evaluations), mixed with the prior itself so that no weight can explode.
 
 In every round weights are tempered, w^β, with the largest β of 1, ½, ¼, … that leaves a given effective number of
-points: a narrow peak is approached from afar and its twin is not forgotten because the first point happened to fall on the other.
-With several members one proposal serves all: weights are averaged over members, and the mixture comes for free.
+points: a narrow peak is approached from afar and its twin is not forgotten because the first point happened to fall
+on the other. With several members one proposal serves all: weights are averaged over members, and the mixture comes
+for free.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Proposed(NamedTuple):
 
 
 def tempered(log_weight: Tensor, target: float = TARGET) -> Tensor:
-    """Normalised weights w^β over points, with shape `(*, S, B)`, β the largest power of ½ that keeps `target` points."""
+    """Normalised weights w^β of points, `(*, S, B)`, with the largest power of ½ as β that keeps `target` points."""
     target = min(target, log_weight.shape[-2] / 4)
     log_weight = log_weight.nan_to_num(nan=-1e30, posinf=1e30, neginf=-1e30)
     best = (log_weight * 0.5**10).softmax(-2)
@@ -169,7 +171,7 @@ class GaussianProposal:
     def learn(
         cls, log_ratio: LogRatio, n_pairs: int, dim: int, samples: int, generator: torch.Generator
     ) -> GaussianProposal:
-        """The proposal after five rounds; 1.5 `samples` evaluations, the last round with twice the points of the others."""
+        """The proposal after five rounds, the last with twice the points; 1.5 `samples` evaluations."""
         device, budget = generator.device, max(samples // 4, 8 * dim)
         eye = torch.eye(dim, device=device).expand(n_pairs, dim, dim)
         proposal = cls(torch.zeros(n_pairs, dim, device=device), eye, prior_share=1.0)

@@ -1,27 +1,32 @@
 r"""Ranks that are exactly uniform under calibration, from samples or from weighted points.
 
-The HPD rank of (θ*, x*) is the mass that p̂(·|x*) puts above the density of θ*. It is estimated from points θ₁, …, θ_S with
-weights. The estimates used here rest on one fact, which makes them right at any number of points, few or many.
+The HPD rank of (θ*, x*) is the mass that p̂(·|x*) puts above the density of θ*. It is estimated from points θ₁, …,
+θ_S with weights. The estimates used here rest on one fact, which makes them right at any number of points, few or
+many.
 
-**Exchangeability.** Let θ₁, …, θ_S be drawn from a proposal g(θ|x*), let w(θ) = p̂(θ|x*) / g(θ|x*), and let θ* be drawn
-from p̂(·|x*), which is what calibration says. Look at the S + 1 points as a set. The density of "this set, and it is the k-th
-that is θ*" is w(θ_k) times a factor that does not depend on k. So, given the set, θ* is its k-th point with probability
-proportional to w(θ_k). Sort the set by any statistic, stack the weights as intervals that together fill [0, 1], and choose a uniform
-point in the interval of θ*: it is uniform on [0, 1]. With V ~ U(0, 1), and tied points merged into one interval,
+**Exchangeability.** Let θ₁, …, θ_S be drawn from a proposal g(θ|x*), let w(θ) = p̂(θ|x*) / g(θ|x*), and let θ* be
+drawn from p̂(·|x*), which is what calibration says. Look at the S + 1 points as a set. The density of "this set, and
+it is the k-th that is θ*" is w(θ_k) times a factor that does not depend on k. So, given the set, θ* is its k-th point
+with probability proportional to w(θ_k). Sort the set by any statistic, stack the weights as intervals that together
+fill [0, 1], and choose a uniform point in the interval of θ*: it is uniform on [0, 1]. With V ~ U(0, 1), and tied
+points merged into one interval,
 
 .. math:: r = \frac{W_> + V (W_= + w^*)}{W + w^*},
 
-where W_> is the weight of the points strictly above θ*, W_= of those tied with it, W of all, and w* the weight of θ* itself.
+where W_> is the weight of the points strictly above θ*, W_= of those tied with it, W of all, and w* the weight of θ*
+itself.
 
-- Samples of p̂ have w = 1: r = (R_> + V(R_= + 1)) / (L + 1). A flat surrogate ties everywhere and comes out calibrated.
+- Samples of p̂ have w = 1: r = (R_> + V(R_= + 1)) / (L + 1). A flat surrogate ties everywhere and comes out
+  calibrated.
 - Weights need no normaliser, which cancels; a point that cannot have been proposed has weight 0.
-- The same holds for a point set that is shifted at random as a whole (a Sobol set modulo 1): let θ* be a point of it, chosen at
-  random, and shift the rest accordingly. Given the set, θ* is again its k-th point with probability ∝ w(θ_k).
+- The same holds for a point set that is shifted at random as a whole (a Sobol set modulo 1): let θ* be a point of it,
+  chosen at random, and shift the rest accordingly. Given the set, θ* is again its k-th point with probability ∝
+  w(θ_k).
 - The proposal may depend on x* in any way, for instance on earlier evaluations, but not on θ*.
 
-The statistic is the log density for HPD ranks, -θ_j for SBC ranks, minus the distance to a reference for TARP ranks. What the number
-and the weights of the points decide is not validity but sharpness: with an effective number of points E = (Σw)² / Σw², a rank
-that is not uniform is pulled towards uniformity by a share of about 1/E.
+The statistic is the log density for HPD ranks, -θ_j for SBC ranks, minus the distance to a reference for TARP ranks.
+What the number and the weights of the points decide is not validity but sharpness: with an effective number of points
+E = (Σw)² / Σw², a rank that is not uniform is pulled towards uniformity by a share of about 1/E.
 """
 
 from __future__ import annotations
@@ -80,4 +85,6 @@ def effective_size(log_weight: Tensor) -> Tensor:
         >>> effective_size(torch.zeros(100, 1)).round()
         tensor([100.])
     """
-    return (2 * log_weight.logsumexp(-2) - (2 * log_weight).logsumexp(-2)).exp().nan_to_num(0.0)  # no weight at all: 0/0
+    return (
+        (2 * log_weight.logsumexp(-2) - (2 * log_weight).logsumexp(-2)).exp().nan_to_num(0.0)
+    )  # no weight at all: 0/0

@@ -1,12 +1,13 @@
 r"""Are ranks uniform? SBC and TARP, by the same two-sided test.
 
-*SBC* (Talts et al. 2018) ranks each coordinate of θ* among posterior draws; *TARP* (Lemos et al. 2023) ranks the distance of θ* to
-a random reference point. Under a correct posterior both are uniform, and TARP's uniformity for all references is also sufficient. The
-ECDF is compared with the diagonal by the statistic γ₂ of `bands`, so that a p-value below 5% and a curve that leaves the 95%
-band are the same event.
+*SBC* (Talts et al. 2018) ranks each coordinate of θ* among posterior draws; *TARP* (Lemos et al. 2023) ranks the
+distance of θ* to a random reference point. Under a correct posterior both are uniform, and TARP's uniformity for all
+references is also sufficient. The ECDF is compared with the diagonal by the statistic γ₂ of `bands`, so that a
+p-value below 5% and a curve that leaves the 95% band are the same event.
 
-References are drawn from the prior where one is known and else from the observed θ of other pairs; either way they do not depend
-on the pair's own θ*. Distances are Euclidean after dividing each coordinate by its standard deviation over the pairs.
+References are drawn from the prior where one is known and else from the observed θ of other pairs; either way they do
+not depend on the pair's own θ*. Distances are Euclidean after dividing each coordinate by its standard deviation over
+the pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..priors import Prior
+from equipoise.priors import Prior
+
 from .adapters import seeded
 from .bands import DRAWS, GRID, Array, binomial_cdf, binomial_sf, null_statistics
 from .coverage import coverage_curve

@@ -6,19 +6,20 @@ Two questions, with the burden of proof on opposite sides, for n ranks with dist
 
 .. math:: \gamma = \min_z P(\mathrm{Bin}(n, z) \le n \hat F(z)).
 
-Under F(u) ≥ u the ranks are stochastically smaller than uniform ones and γ stochastically larger, so the uniform distribution is the
-worst case of the hypothesis and its simulated distribution (`bands.null_statistics`) gives the p-value. Simulation cannot
-resolve p below 1/draws; there the union bound P(γ ≤ c) ≤ K c over the K points of the grid takes over, so that a
-correction for thousands of cells still has something to work with. Both bounds hold, so the smaller may be reported.
+Under F(u) ≥ u the ranks are stochastically smaller than uniform ones and γ stochastically larger, so the uniform
+distribution is the worst case of the hypothesis and its simulated distribution (`bands.null_statistics`) gives the
+p-value. Simulation cannot resolve p below 1/draws; there the union bound P(γ ≤ c) ≤ K c over the K points of the grid
+takes over, so that a correction for thousands of cells still has something to work with. Both bounds hold, so the
+smaller may be reported.
 
-*Certified conservative* rejects "F(u) < u - δ at some level". At each level of a fixed grid the hypothesis F(u) < u - δ is
-tested alone; all must fall. This is an intersection–union test: if F is too low at one level, the certificate
-needs that one test to err, which happens with probability at most α. No correction for multiplicity is due. It is the same as
-asking every one-sided Clopper–Pearson lower bound to be at least u - δ.
+*Certified conservative* rejects "F(u) < u - δ at some level". At each level of a fixed grid the hypothesis F(u) < u -
+δ is tested alone; all must fall. This is an intersection–union test: if F is too low at one level, the certificate
+needs that one test to err, which happens with probability at most α. No correction for multiplicity is due. It is the
+same as asking every one-sided Clopper–Pearson lower bound to be at least u - δ.
 
-For large n both can hold (coverage .94 at level .95, n = 10,000, δ = .02): *overconfident* takes precedence. If neither
-holds the verdict is *inconclusive*, and the number of further pairs is reported at which one of the two would be reached if
-the curve stayed where it is now.
+For large n both can hold (coverage .94 at level .95, n = 10,000, δ = .02): *overconfident* takes precedence. If
+neither holds the verdict is *inconclusive*, and the number of further pairs is reported at which one of the two would
+be reached if the curve stayed where it is now.
 
 Many cells (tasks × methods × budgets) are judged together by Holm's step-down, each of the two families on its own.
 """
@@ -111,7 +112,7 @@ def label(p_value: ArrayLike, certificate_p_value: ArrayLike, alpha: float = 0.0
 
 
 def holm(p_value: ArrayLike) -> Array:
-    """Holm's adjusted p-values over all entries that are not NaN: reject those up to α, and the chance of any false rejection is at most α.
+    """Holm's adjusted p-values over all entries but NaN: reject those up to α, and any false rejection has chance ≤ α.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -139,7 +140,7 @@ def judge_cells(p_value: ArrayLike, certificate_p_value: ArrayLike, *, alpha: fl
 
 
 def _pairs_to_settle(on_grid: Array, at_levels: Array, n: int, alpha: float, delta: float) -> Array:
-    """How many pairs more, were the true curve the one seen: bisection on log n for each of the two tests; `(cells,)`."""
+    """How many pairs more, were the true curve the one seen: bisection on log n for each test; `(cells,)`."""
     threshold = float(np.quantile(null_statistics(n).one_sided, alpha, method="lower"))
     floor = CERTIFICATE_LEVELS - delta
     tested = floor > 0
