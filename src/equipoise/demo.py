@@ -57,7 +57,7 @@ def _scatter(ax: Any, made: Task, thetas: list[list[float]], seed: int, n: int, 
     for theta, colour in zip(thetas, COLOURS, strict=True):
         x = made.simulate(torch.tensor([theta]).expand(n, 2), seed=seed).reshape(-1, 2)
         label = f"θ = ({theta[0]:g}, {theta[1]:g})".replace("-", "−")
-        ax.scatter(*x.T, color=colour, linewidths=0, label=label, **style)
+        ax.scatter(*x.T.numpy(), color=colour, linewidths=0, label=label, **style)
     ax.legend(loc=legend, fontsize=9, handletextpad=0.1, markerscale=2, framealpha=0.9)
 
 
@@ -72,7 +72,7 @@ def _weinberg(ax: Any, made: Task, seed: int) -> None:
         x = made.simulate(torch.full((2000, 1), gf), seed=seed)
         ax.hist(x.flatten().numpy(), bins=40, range=(-1, 1), density=True, color=colour, alpha=0.6, histtype="step")
         one = made.log_likelihood(torch.tensor([gf], dtype=torch.float64), centres[:, None].expand(-1, 20))
-        ax.plot(centres, (one / 20).exp(), color=colour, lw=2.2, label=f"$G_f$ = {gf:g}")
+        ax.plot(centres.numpy(), (one / 20).exp().numpy(), color=colour, lw=2.2, label=f"$G_f$ = {gf:g}")
     ax.set(xlabel="scattering cosine", ylabel="density", xlim=(-1, 1))
     ax.legend(fontsize=9)
 
@@ -107,7 +107,7 @@ def _spatial_sir(ax: Any, made: Task, seed: int) -> None:
 
 
 def _lotka_volterra(ax: Any, made: Task, seed: int) -> None:
-    x = made.simulate(torch.tensor(OSCILLATING), seed=LONG_SERIES + seed)[0]
+    x = made.simulate(torch.tensor(OSCILLATING), seed=LONG_SERIES + seed)[0].numpy()
     ax.plot(x[:, 0], color=COLOURS[1], lw=1.6, label="predators")
     ax.plot(x[:, 1], color=COLOURS[0], lw=1.6, label="prey")
     ax.set(xlabel="event", ylabel="count", xlim=(0, len(x)), ylim=(0, None))
@@ -131,7 +131,9 @@ def _heat(ax: Any, made: Task, truth: list[float], x: torch.Tensor, side: int, n
     density = made.log_posterior(grid, x.double()).exp().reshape(side, side)
     extent = (low[0], high[0], low[1], high[1])
     # The square root of the density: thin modes stay visible.
-    ax.imshow(density.sqrt(), origin="lower", extent=extent, cmap=DENSITY, aspect="auto", interpolation="bilinear")
+    ax.imshow(
+        density.sqrt().numpy(), origin="lower", extent=extent, cmap=DENSITY, aspect="auto", interpolation="bilinear"
+    )
     ax.plot(*truth, "*", color=TRUTH, ms=15, mec="white", mew=1.0, label="truth")
     ax.set(xlabel=names[0], ylabel=names[1], xlim=extent[:2], ylim=extent[2:])
     ax.legend(loc="upper right", fontsize=9, framealpha=0.9, handletextpad=0.1)
@@ -147,9 +149,9 @@ def _weinberg_posterior(ax: Any, made: Task, seed: int) -> None:
     truth = 1.0
     x = made.simulate(torch.tensor([truth]), seed=seed)[0].double()
     grid = torch.linspace(0.25, 2.0, 800, dtype=torch.float64)
-    density = made.log_posterior(grid[:, None], x).exp()
-    ax.fill_between(grid, density, color=RECOVERED, alpha=0.25, lw=0)
-    ax.plot(grid, density, color=RECOVERED, lw=2.2)
+    density = made.log_posterior(grid[:, None], x).exp().numpy()
+    ax.fill_between(grid.numpy(), density, color=RECOVERED, alpha=0.25, lw=0)
+    ax.plot(grid.numpy(), density, color=RECOVERED, lw=2.2)
     ax.axhline(1 / 1.75, color="#8a949e", lw=1.2, ls="--")
     ax.text(0.27, 1 / 1.75, "prior", color="#8a949e", va="bottom", fontsize=9)
     ax.plot(truth, 0, "*", color=TRUTH, ms=15, mec="white", mew=1.0, clip_on=False, zorder=5, label="truth")

@@ -25,8 +25,8 @@ def reals(key, out):
         streams.start(state, key, i)
         for j in range(out.shape[1] // 2):
             out[i, j] = streams.uniform(state)
-        for j in range(out.shape[1] // 2, out.shape[1] - 1, 2):
-            out[i, j], out[i, j + 1] = streams.normals(state)
+        for j in range(out.shape[1] // 2, out.shape[1]):
+            out[i, j] = streams.normal(state)
 
 
 def test_generator_is_xoshiro256pp() -> None:
@@ -66,6 +66,21 @@ def test_uniforms_and_normals() -> None:
     assert scipy.stats.kstest(normals, "norm").pvalue > 1e-4
     pairs = normals.reshape(-1, 2)
     assert scipy.stats.kstest((pairs**2).sum(1), scipy.stats.chi2(2).cdf).pvalue > 1e-4
+
+
+def test_every_part_of_the_normal() -> None:
+    """Layers, wedges and tail: counts in 60 bins and beyond ±3.654, where the tail has its own algorithm."""
+    out = np.empty((20_000, 200))
+    reals(streams.key_of(4, "test"), out)
+    normals = out[:, 100:].ravel()
+    edges = np.concatenate([[-np.inf, -4.5, -4.0, -3.6541528853610088], np.linspace(-3.5, 3.5, 60)])
+    edges = np.concatenate([edges, [3.6541528853610088, 4.0, 4.5, np.inf]])
+    counts, _ = np.histogram(normals, edges)
+    expected = np.diff(scipy.stats.norm.cdf(edges)) * normals.size
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
+        values = normals**power
+        assert abs(values.mean() - moment) < 5 * values.std() / np.sqrt(values.size)
 
 
 def test_without_a_place_to_write_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:

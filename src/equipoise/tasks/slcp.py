@@ -45,7 +45,7 @@ from equipoise.priors import BoxUniform
 
 from .base import CHUNK, Task, _broadcast
 from .quadrature import legendre
-from .streams import compiled, normals, run_rows, start, uniform
+from .streams import compiled, normal, run_rows, start, uniform
 
 MEAN_X, MEAN_Y = 0.7, -2.9
 #: Nodes over the nuisance in the likelihood, and over each half of the angle in the evidence.
@@ -65,7 +65,7 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
         other = math.sqrt(1.0 - rho * rho)
         s1, s2 = theta[i, 0] ** 2, theta[i, 1] ** 2
         for k in range(4):
-            z1, z2 = normals(state)
+            z1, z2 = normal(state), normal(state)
             out[i, 2 * k] = MEAN_X + s1 * z1
             out[i, 2 * k + 1] = MEAN_Y + s2 * (rho * z1 + other * z2)
 

@@ -31,7 +31,7 @@ from equipoise.priors import BoxUniform
 
 from .base import Task, _broadcast
 from .quadrature import clustered
-from .streams import compiled, normals, run_rows, start, uniform
+from .streams import compiled, normal, run_rows, start, uniform
 
 RADIUS, SPREAD = 0.1, 0.01
 SQRT2 = math.sqrt(2)
@@ -43,7 +43,7 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
     for i in range(theta.shape[0]):
         start(state, key, first + i)
         angle = math.pi * (uniform(state) - 0.5)
-        radius = RADIUS + SPREAD * normals(state)[0]
+        radius = RADIUS + SPREAD * normal(state)
         out[i, 0] = 0.25 + radius * math.cos(angle) - abs(theta[i, 0] + theta[i, 1]) / SQRT2
         out[i, 1] = radius * math.sin(angle) + (theta[i, 1] - theta[i, 0]) / SQRT2
 
