@@ -63,10 +63,9 @@ class Embedding(ABC):
         return {"x_loc": self.statistics_shape, "x_scale": self.statistics_shape, **weights}
 
     def __call__(self, p: Stack, x: Tensor) -> Tensor:
-        loc = p["x_loc"]
-        x = x.to(loc.dtype)
-        x = (x - loc.unsqueeze(1)) / p["x_scale"].unsqueeze(1)
-        return self.apply(p, x)
+        # Constants, although they lie among the weights: without a gradient here, none is carried back to x at all.
+        loc, scale = p["x_loc"].detach(), p["x_scale"].detach()
+        return self.apply(p, (x.to(loc.dtype) - loc.unsqueeze(1)) / scale.unsqueeze(1))
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and standard deviation that standardise x, with shape `(N, *x_shape)`."""
@@ -163,10 +162,14 @@ class Convolutional(Embedding):
         if self.dims == 1:
             x = x.movedim(-1, 2)  # channels before time, as convolutions read them
         conv, pool = (F.conv1d, F.max_pool1d) if self.dims == 1 else (F.conv2d, F.max_pool2d)
-        x = x.expand(members, *x.shape[1:]).transpose(0, 1).flatten(1, 2)  # members side by side as groups of channels
+        # Members side by side, as groups of channels. On a GPU images keep their channels last, as its kernels read them.
+        x = x.expand(members, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+        last = self.dims == 2 and x.is_cuda
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
         for i in range(self.layers + 1):
-            weight, bias = p[f"conv.{i}.weight"], p[f"conv.{i}.bias"]
-            x = conv(x, weight.flatten(0, 1), bias.flatten(), padding=0 if i == 0 else 1, groups=members)
+            weight, bias = p[f"conv.{i}.weight"].flatten(0, 1), p[f"conv.{i}.bias"].flatten()
+            weight = weight.contiguous(memory_format=torch.channels_last) if last else weight
+            x = conv(x, weight, bias, padding=0 if i == 0 else 1, groups=members)
             if i > 0:
                 x = pool(F.selu(x), 3, stride=2 if i % 2 == 1 else 1, padding=1)
         return x.reshape(batch, members, -1).transpose(0, 1)
