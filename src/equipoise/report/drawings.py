@@ -70,13 +70,13 @@ def _planes(ds: xr.Dataset, draw: Draw) -> list[Drawing]:
     settings, looks, drawn = settings_of(ds), method_looks(methods), []
     for task in (t for t in tasks if any_number(ds, "nominal_log_prob", task=t)):
         known = any_number(ds, "information_kept", task=task)
-        height = "information kept" if known else "nominal log posterior"
+        across = "information kept" if known else "nominal log posterior"
 
-        def fill(ax: Any, task: str = task, known: bool = known, height: str = height) -> None:
+        def fill(ax: Any, task: str = task, known: bool = known, across: str = across) -> None:
             panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known)
-            ax.set(xlabel="Coverage AUC", ylabel=height.capitalize())
+            ax.set(xlabel=across.capitalize(), ylabel="Coverage AUC")
 
-        alt = f"coverage AUC against {height}, a point for each method and budget. {NUMBERS_ABOVE}"
+        alt = f"coverage AUC against {across}, a point for each method and budget. {NUMBERS_ABOVE}"
         drawn.append(draw("plane", task, labels.task(task), alt, SMALL, fill))
     return drawn
 
@@ -104,10 +104,10 @@ def _members(ds: xr.Dataset, draw: Draw) -> list[Drawing]:
 
         def fill(ax: Any, task: str = task) -> None:
             panels.members_panel(ax, ds, task, looks)
-            ax.set(xlabel="Coverage AUC", ylabel="Nominal log posterior")
+            ax.set(xlabel="Nominal log posterior", ylabel="Coverage AUC")
 
         alt = (
-            "arrows from single networks to their mixture, in coverage AUC and nominal log posterior. "
+            "arrows from single networks to their mixture, in nominal log posterior and coverage AUC. "
             "The numbers are in the table below."
         )
         drawn.append(draw("members", task, labels.task(task), alt, SMALL, fill))

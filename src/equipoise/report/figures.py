@@ -135,9 +135,9 @@ def plane(ds: xr.Dataset) -> Figure | None:
     for ax, task in zip(axes, tasks, strict=True):
         known = any_number(ds, "information_kept", task=task)
         panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known)
-        ax.set_title(labels.task(task), pad=13)
-        ax.set_xlabel("Coverage AUC")
-        ax.set_ylabel("Information kept" if known else "Nominal log posterior")
+        ax.set_title(labels.task(task))
+        ax.set_xlabel("Information kept" if known else "Nominal log posterior")
+        ax.set_ylabel("Coverage AUC")
     method_legend(figure, methods, labels, "larger marks: larger budgets" if len(budgets) > 1 else "")
     return figure
 
@@ -220,7 +220,7 @@ def members(ds: xr.Dataset) -> Figure | None:
     for ax, task in zip(axes, tasks, strict=True):
         panels.members_panel(ax, ds, task, method_looks(methods))
         ax.set_title(labels.task(task))
-    label_outer(axes, "Coverage AUC", "Nominal log posterior")
+    label_outer(axes, "Nominal log posterior", "Coverage AUC")
     method_legend(figure, methods, labels, "dots: single networks; arrows lead to their mixture")
     return figure
 

@@ -104,52 +104,56 @@ def _budget_axis(ax: Axes, budgets: Sequence[int]) -> None:
 
 
 def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], information: bool) -> Axes:
-    """Coverage AUC against information kept (or the nominal log posterior): a point a setting, larger with the budget."""
+    """Information kept (or the nominal log posterior) and coverage AUC: a point a setting, larger with the budget."""
     budgets = sorted({s.budget for s in settings})
     small = 3.4 if len(settings) < 30 else 2.2
     for method, look in looks.items():
-        mine = sorted((s for s in settings if s.method == method and s.runs), key=lambda s: s.budget)
+        mine = sorted((s for s in settings if s.method == method), key=lambda s: s.budget)
         points = [(s, s.information if information else s.nominal) for s in mine]
         points = [(s, value) for s, value in points if value.known and s.auc.known]
         if not points:
             continue
-        xs, ys = [s.auc.median for s, _ in points], [v.median for _, v in points]
+        xs, ys = [v.median for _, v in points], [s.auc.median for s, _ in points]
         ax.plot(xs, ys, color=look.colour, linewidth=0.8, linestyle=look.line, alpha=0.75)
-        ax.hlines(ys, [s.auc.low for s, _ in points], [s.auc.high for s, _ in points], color=look.colour, linewidth=0.7)
-        ax.vlines(xs, [v.low for _, v in points], [v.high for _, v in points], color=look.colour, linewidth=0.7)
+        ax.hlines(ys, [v.low for _, v in points], [v.high for _, v in points], color=look.colour, linewidth=0.7)
+        ax.vlines(xs, [s.auc.low for s, _ in points], [s.auc.high for s, _ in points], color=look.colour, linewidth=0.7)
         sizes = [small * (1 + 0.9 * budgets.index(s.budget) / max(1, len(budgets) - 1)) for s, _ in points]
         fill = look.colour if look.filled else PAPER
-        ax.scatter(
-            xs, ys, s=np.square(sizes), marker=look.marker, facecolor=fill, edgecolor=look.colour, linewidth=1, zorder=3
-        )
-    if not ax.lines:
-        return ax
-    left, right = ax.get_xlim()
-    span = max(abs(left), abs(right), 0.05)
-    ax.set_xlim(-span, span)
-    ax.axvspan(-span, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0)
-    ax.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
-    if information:
-        for value in (0, 1):
-            if ax.get_ylim()[0] <= value <= ax.get_ylim()[1] + 0.12:
-                ax.axhline(value, color=GREY, linewidth=0.6, linestyle=(0, (1, 2)))
-    ax.annotate("overconfident", (0.02, 1.01), xycoords="axes fraction", fontsize=7, style="italic", color=GREY)
-    ax.annotate(
-        "conservative", (0.98, 1.01), xycoords="axes fraction", fontsize=7, style="italic", color=GREY, ha="right"
-    )
+        style = {"marker": look.marker, "facecolor": fill, "edgecolor": look.colour, "linewidth": 1, "zorder": 3}
+        ax.scatter(xs, ys, s=np.square(sizes), **style)  # type: ignore[arg-type]
+    if ax.lines:
+        low, high = ax.get_xlim()
+        if information:  # the prior at 0 and the exact posterior at 1, where they come into view
+            for value in (0, 1):
+                if low - 0.15 <= value <= high + 0.15:
+                    ax.plot(value, 0, marker="+", markersize=7, markeredgewidth=1.2, color=INK, zorder=4)
+        _sides(ax)
     return ax
 
 
+def _sides(ax: Axes) -> None:
+    """Zero in view, what is below it shaded, and both sides named at the right edge."""
+    low, high = ax.get_ylim()
+    margin = 0.04 * max(high - low, 0.1)
+    low, high = min(low, -margin), max(high, margin)
+    ax.set_ylim(low, high)
+    ax.axhspan(low, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0)
+    ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+    for name, at, room in (("conservative", high / 2, high), ("overconfident", low / 2, -low)):
+        if room > 0.35 * (high - low):
+            style: dict[str, Any] = {"fontsize": 7, "style": "italic", "color": GREY, "rotation": -90, "va": "center"}
+            ax.annotate(name, (1.015, at), xycoords=("axes fraction", "data"), **style)
+
+
 def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -> Axes:
-    """From single networks (dots) to their mixture, in coverage AUC and nominal log posterior; an arrow a setting."""
+    """From single networks (dots) to their mixture, in nominal log posterior and coverage AUC; an arrow a setting."""
+    names = ("nominal_log_prob", "coverage_auc")
     for method, look in looks.items():
         for budget in _ints(ds["budget"]):
             cell = ds.sel({"task": task, "method": method, "budget": budget})
-            single = [
-                np.asarray(cell[f"member_{n}"].values, float).ravel() for n in ("coverage_auc", "nominal_log_prob")
-            ]
+            single = [np.asarray(cell[f"member_{n}"].values, float).ravel() for n in names]
             start = (Range.of(single[0]).median, Range.of(single[1]).median)
-            end = (Range.of(cell["coverage_auc"].values).median, Range.of(cell["nominal_log_prob"].values).median)
+            end = (Range.of(cell[names[0]].values).median, Range.of(cell[names[1]].values).median)
             if not np.isfinite([*start, *end]).all():
                 continue
             ax.plot(*single, linestyle="none", marker=".", markersize=2.5, color=look.colour, alpha=0.45)
@@ -157,7 +161,8 @@ def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -
             ax.annotate("", end, start, arrowprops={**head, "color": look.colour, "linewidth": 0.9})
             ax.plot(*end, linestyle="none", markersize=5, **look.marking)
     if ax.lines:
-        ax.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+        ax.locator_params(axis="x", nbins=5)
+        _sides(ax)
     return ax
 
 
@@ -274,7 +279,7 @@ def verdict_panel(ax: Axes, settings: Sequence[Setting], labels: Labels) -> Axes
 
 
 def short_verdict(s: Setting) -> str:
-    """The verdicts of a setting in a few characters: "▼ 3/3", "▼2 ◇1" where runs disagree, "▼" where there is one run."""
+    """The verdicts of a setting in a few characters: "▼ 3/3", "▼2 ◇1" where runs disagree, "▼" for one run."""
     marks = {"▼": s.overconfident, "▲": s.certified, "◇": s.inconclusive}
     some = {symbol: n for symbol, n in marks.items() if n}
     if len(some) > 1:

@@ -1,8 +1,8 @@
 """How results look: one colour and line for each method, one shade for each budget, on paper and on a dark screen.
 
-Methods that share a network and a loss share a hue (Okabe and Ito's, darkened where thin lines need it); dashes tell the
-unbalanced from the balanced, dash-dots those started at the prior. Budgets go along viridis, so that a larger one stands
-out more from the background, light or dark.
+Methods that share a network and a loss share a hue (Okabe and Ito's, darkened where thin lines need it); dashes tell
+the unbalanced from the balanced, dash-dots those started at the prior. Budgets go along viridis, so that a larger one
+stands out more from the background, light or dark.
 """
 
 from __future__ import annotations

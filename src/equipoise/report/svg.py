@@ -60,7 +60,7 @@ def inline_svg(figure: Figure, name: str, alt: str, colours: Mapping[str, str] |
 
 
 def _lighter(tag: str) -> str:
-    """A tag with paths to a tenth of a point (markers to a hundredth) and pictures in few colours, which nobody sees."""
+    """A tag with paths to a tenth of a point (markers to a hundredth) and pictures in few colours: nobody sees it."""
     digits = 2 if ' id="' in tag else 1
     tag = re.sub(
         r'(?<= d=")[^"]*', lambda path: re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.{digits}f}", path[0]), tag

@@ -60,58 +60,65 @@ def listed(words: Iterable[str]) -> str:
 
 def headline(ds: xr.Dataset) -> Headline:
     """The findings of a grid."""
-    labels = Labels(str(ds.attrs.get("protocol", "")))
     settings = settings_of(ds)
+    grid = Grid(
+        list(dict.fromkeys(s.task for s in settings)),
+        sorted({s.budget for s in settings}),
+        Labels(str(ds.attrs.get("protocol", ""))),
+    )
     judged = [s for s in settings if s.state != MISSING]
     by_state = {
         state: [s for s in judged if s.state == state] for state in (OVERCONFIDENT, PARTLY, CERTIFIED, INCONCLUSIVE)
     }
-    findings = []
-    for state, some in by_state.items():
-        if some:
-            where = _partly(some, judged, labels) if state == PARTLY else _statements(some, judged, labels)
-            findings.append(Finding(state, len(some), where))
-    return Headline(_lead(by_state, judged, labels), findings, _certainty(ds, settings, judged))
+    findings = [
+        Finding(state, len(some), _partly(some, grid) if state == PARTLY else _statements(some, grid))
+        for state, some in by_state.items()
+        if some
+    ]
+    return Headline(_lead(by_state, judged, grid), findings, _certainty(ds, settings, judged))
 
 
-def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], labels: Labels) -> str:
-    n = len(judged)
-    if not n:
+class Grid(NamedTuple):
+    """Where something may hold, and how it is called."""
+
+    tasks: list[str]
+    budgets: list[int]
+    labels: Labels
+
+
+def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], grid: Grid) -> str:
+    if not judged:
         return "Nothing has been judged yet."
-    over, partly, certified = (by_state[s] for s in (OVERCONFIDENT, PARTLY, CERTIFIED))
+    over, partly = by_state[OVERCONFIDENT], by_state[PARTLY]
     methods = list(dict.fromkeys(s.method for s in judged))
-    accused = {s.method for s in over}
+    accused, torn = {s.method for s in over}, {s.method for s in partly}
     lead = []
     if over:
-        groups = _by_place(over, judged)
+        groups = _by_place(over)
         if len(groups) <= 2:
-            lead = [
-                f"{_subject(m, labels)} overconfident{_where(cells, full, judged, labels)}."
-                for m, cells, full in groups
-            ]
+            lead = [f"{_subject(m, grid)} overconfident{_where(cells, grid)}." for m, cells in groups]
         else:
-            names = [m for m in methods if m in accused]
-            everywhere = "at one budget or more" if len({s.task for s in judged}) == 1 else "on one task or more"
-            lead = [f"{_subject(names, labels)} overconfident {everywhere}."]
+            extent = "at one budget or more" if len(grid.tasks) == 1 else "on one task or more"
+            lead = [f"{_subject([m for m in methods if m in accused], grid)} overconfident {extent}."]
+        if torn - accused:
+            some = [m for m in methods if m in torn - accused]
+            lead.append(f"{_subject(some, grid)} overconfident in some runs only.")
     elif partly:
-        verb = "is" if len(partly) == 1 else "are"
-        lead = [f"No setting is overconfident in all of its runs; {_settings(len(partly), n)} {verb} in some of them."]
-    elif n == 1:
+        some_of = f"{_settings(len(partly), len(judged))} {'is' if len(partly) == 1 else 'are'}"
+        lead = [f"No setting is overconfident in all of its runs; {some_of} in some of them."]
+    elif len(judged) == 1:
         lead = ["The posterior was not found to be overconfident."]
     else:
         lead = ["No posterior was found to be overconfident."]
-    if over:
-        torn = [m for m in methods if m not in accused and m in {s.method for s in partly}]
-        if torn:
-            lead.append(f"{_subject(torn, labels)} overconfident in some runs only.")
-    spared = [m for m in methods if m not in accused and m not in {s.method for s in partly}]
-    safe = [m for m in spared if all(s.state == CERTIFIED for s in judged if s.method == m)]
+    safe = [m for m in methods if all(s.state == CERTIFIED for s in judged if s.method == m)]
     if safe:
-        extent = " in every setting" if len({(s.task, s.budget) for s in judged}) > 1 else ""
-        lead.append(f"{_subject(safe, labels)} certified conservative{extent}.")
+        extent = " wherever it was judged" if len({(s.task, s.budget) for s in judged}) > 1 else ""
+        extent = extent.replace("it was", "they were") if len(safe) > 1 else extent
+        lead.append(f"{_subject(safe, grid)} certified conservative{extent}.")
     elif not over and not partly:
+        certified = len(by_state[CERTIFIED])
         if certified:
-            lead.append(f"Certified conservative: {_settings(len(certified), n)}; the rest is inconclusive.")
+            lead.append(f"Certified conservative: {_settings(certified, len(judged))}; the rest is inconclusive.")
         else:
             lead.append(
                 "That is no certificate: there were too few pairs, or the curves lie too close to the line, to tell."
@@ -123,81 +130,69 @@ def _settings(k: int, n: int) -> str:
     return f"{k:,} of {n:,} settings" if n > 1 else "the one setting"
 
 
-def _subject(methods: Sequence[str], labels: Labels) -> str:
-    return f"{listed(labels.method(m) for m in methods)} {'is' if len(methods) == 1 else 'are'}"
+def _subject(methods: Sequence[str], grid: Grid) -> str:
+    return f"{listed(map(grid.labels.method, methods))} {'is' if len(methods) == 1 else 'are'}"
 
 
 Cells = frozenset[tuple[str, int]]
 
 
-def _by_place(some: Iterable[Setting], judged: Sequence[Setting]) -> list[tuple[list[str], Cells, Cells]]:
-    """Methods that share their places, with these places and all the places where they were judged."""
+def _by_place(some: Iterable[Setting]) -> list[tuple[list[str], Cells]]:
+    """Methods that share their places, with these places (task, budget)."""
     places: dict[str, set[tuple[str, int]]] = {}
     for s in some:
         places.setdefault(s.method, set()).add((s.task, s.budget))
-    groups: dict[tuple[Cells, Cells], list[str]] = {}
+    groups: dict[Cells, list[str]] = {}
     for method, cells in places.items():
-        full = frozenset((s.task, s.budget) for s in judged if s.method == method)
-        groups.setdefault((frozenset(cells), full), []).append(method)
-    return [(methods, cells, full) for (cells, full), methods in groups.items()]
+        groups.setdefault(frozenset(cells), []).append(method)
+    return [(methods, cells) for cells, methods in groups.items()]
 
 
-def _statements(some: Iterable[Setting], judged: Sequence[Setting], labels: Labels) -> list[str]:
-    return [
-        f"{listed(labels.method(m) for m in methods)}{_where(cells, full, judged, labels)}"
-        for methods, cells, full in _by_place(some, judged)
-    ]
+def _statements(some: Iterable[Setting], grid: Grid) -> list[str]:
+    return [listed(map(grid.labels.method, methods)) + _where(cells, grid) for methods, cells in _by_place(some)]
 
 
-def _partly(some: Iterable[Setting], judged: Sequence[Setting], labels: Labels) -> list[str]:
+def _partly(some: Iterable[Setting], grid: Grid) -> list[str]:
     """One line a method and task: in how many runs at which budget."""
-    lines: dict[tuple[str, str], list[Setting]] = {}
+    lines: dict[tuple[str, str], list[str]] = {}
     for s in some:
-        lines.setdefault((s.method, s.task), []).append(s)
-    one_budget = len({s.budget for s in judged}) == 1
+        at = f" at {grid.labels.budget(s.budget)}" if len(grid.budgets) > 1 else ""
+        lines.setdefault((s.method, s.task), []).append(f"{s.overconfident} of {s.runs} runs{at}")
     return [
-        f"{labels.method(method)} on {labels.task(task)}: "
-        + listed(
-            f"{s.overconfident} of {s.runs} runs" + ("" if one_budget else f" at {labels.budget(s.budget)}")
-            for s in mine
-        )
-        for (method, task), mine in lines.items()
+        f"{grid.labels.method(method)} on {grid.labels.task(task)}: {listed(counts)}"
+        for (method, task), counts in lines.items()
     ]
 
 
-def _where(cells: Cells, full: Cells, judged: Sequence[Setting], labels: Labels) -> str:
+def _where(cells: Cells, grid: Grid) -> str:
     """ " on SLCP and Weinberg up to 8,192 simulations", as short as it can be said without losing anything."""
-    tasks = list(dict.fromkeys(s.task for s in judged))
-    budgets = sorted({s.budget for s in judged})
     phrases: dict[str, list[str]] = {}
-    for task in tasks:
+    for task in grid.tasks:
         mine = sorted(b for t, b in cells if t == task)
         if mine:
-            all_mine = sorted(b for t, b in full if t == task)
-            phrases.setdefault(_budgets(mine, all_mine, budgets, labels), []).append(task)
-    parts = []
-    for phrase, on in phrases.items():
-        if len(tasks) > 2 and len(on) == len(tasks):
-            place = f" on all {NUMBERS[len(tasks)] if len(tasks) < len(NUMBERS) else len(tasks)} tasks"
-        else:
-            place = f" on {listed(labels.task(t) for t in on)}"
-        parts.append(place + phrase)
-    return ";".join(parts)
+            phrases.setdefault(_budgets(mine, grid), []).append(task)
+    n = len(grid.tasks)
+    every = f" on all {NUMBERS[n] if n < len(NUMBERS) else n} tasks"
+    return ";".join(
+        (every if len(on) == n > 2 else f" on {listed(map(grid.labels.task, on))}") + phrase
+        for phrase, on in phrases.items()
+    )
 
 
-def _budgets(mine: list[int], full: list[int], budgets: list[int], labels: Labels) -> str:
-    if len(budgets) == 1:
+def _budgets(mine: list[int], grid: Grid) -> str:
+    every, name = grid.budgets, grid.labels.budget
+    if len(every) == 1:
         return ""
-    if mine == full and len(full) > 1:
-        return " at both budgets" if len(full) == 2 else " at every budget"
-    if len(mine) > 2 and mine == full[: len(mine)]:
-        return f" up to {labels.budget(mine[-1])} simulations"
-    if len(mine) > 2 and mine == full[-len(mine) :]:
-        return f" from {labels.budget(mine[0])} simulations on"
-    rest = [b for b in full if b not in mine]
-    if rest and len(rest) <= len(mine) // 3:
-        return f" at every budget but {listed(map(labels.budget, rest))}"
-    return f" at {listed(map(labels.budget, mine))} simulations"
+    if mine == every:
+        return " at both budgets" if len(every) == 2 else " at every budget"
+    if len(mine) > 2 and mine == every[: len(mine)]:
+        return f" up to {name(mine[-1])} simulations"
+    if len(mine) > 2 and mine == every[-len(mine) :]:
+        return f" from {name(mine[0])} simulations on"
+    rest = [b for b in every if b not in mine]
+    if len(rest) <= len(mine) // 3:
+        return f" at every budget but {listed(map(name, rest))}"
+    return f" at {listed(map(name, mine))} simulations"
 
 
 def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Setting]) -> list[str]:
