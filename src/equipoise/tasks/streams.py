@@ -121,14 +121,17 @@ def key_of(seed: int, *path: str | int) -> np.ndarray:
 
 def run_rows(kernel: Any, theta: np.ndarray, key: np.ndarray, out: np.ndarray, *options: Any) -> None:
     """Fill `out` with `kernel(theta, key, first_row, out, *options)`, block by block, on torch's number of threads."""
-    threads = torch.get_num_threads()
-    rows = theta.shape[0]
-    block = max(1, math.ceil(rows / (8 * threads)))  # eight blocks a thread even out what rows cost
-    if threads == 1 or rows < 2:
-        kernel(theta, key, 0, out, *options)
+    threads, rows = torch.get_num_threads(), theta.shape[0]
+    # Eight blocks a thread even out what rows cost; a block's θ, cast to float64, should fit a processor's cache.
+    block = min(max(1, math.ceil(rows / (8 * threads))), 1 << 14)
+
+    def fill(i: int) -> None:
+        kernel(theta[i : i + block].astype(np.float64), key, i, out[i : i + block], *options)
+
+    if threads == 1 or rows <= block:
+        for i in range(0, rows, block):
+            fill(i)
         return
     with ThreadPoolExecutor(threads) as pool:
-        starts = range(0, rows, block)
-        jobs = [pool.submit(kernel, theta[i : i + block], key, i, out[i : i + block], *options) for i in starts]
-        for job in jobs:
-            job.result()
+        for _ in pool.map(fill, range(0, rows, block)):  # so that an error is raised here
+            continue
