@@ -12,11 +12,12 @@ __all__ = ["Cost", "cost"]
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 
 from equipoise.losses import rolls_needed
 
-from .cells import Cell, Stack
+from .cells import Stack
 
 #: Milliseconds of a member-step on two CPU cores: for one roll of θ, and for each further one.
 CPU_MS = {"flow": (13.0, 12.0), "classifier": (5.0, 5.0)}
@@ -24,6 +25,10 @@ CPU_MS = {"flow": (13.0, 12.0), "classifier": (5.0, 5.0)}
 GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
 #: Weights behind these figures.
 WEIGHTS = {"flow": 450e3, "classifier": 335e3}
+#: The share of a step that does not depend on the number of weights.
+FLAT = 0.4
+#: Evaluations behind each draw of a flow (one a parameter, and one of the mixture) or point of a classifier.
+EVALUATIONS = {"flow": 3, "classifier": 2}
 #: What a convolutional embedding multiplies a step by, on a CPU and on a GPU.
 CONVOLUTION = {"cpu": 6.0, "cuda": 30.0}
 #: Floating-point operations a second, of evaluations without gradients.
@@ -61,25 +66,25 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
         device: "cpu" (two cores) or "cuda" (one H200).
     """
     steps = stack.settings.epochs * max(1, int(0.9 * stack.budget) // stack.settings.batch_size)
-    share = _weights(stack) / WEIGHTS[stack.network]
+    share = FLAT + (1 - FLAT) * _weights(stack) / WEIGHTS[stack.network]
     convolution = CONVOLUTION[device] if stack.sizes.layers else 1.0
-    training = sum(_step(cell, stack, device) for cell in stack.cells) * stack.members * steps * share * convolution
-    points = stack.rules.pairs * stack.rules.samples * (2 if stack.network == "classifier" else 1)
-    rate = RATE[device]
-    diagnosis = len(stack.cells) * stack.members * 2 * _weights(stack) * points / rate
+    rolls = Counter(rolls_needed(cell.row.objective(**dict(cell.objective))) for cell in stack.cells)
+    step = sum(n * stack.members * _step(stack.network, r, n * stack.members, device) for r, n in rolls.items())
+    training = step * steps * share * convolution
+    evaluations = stack.rules.pairs * stack.rules.samples * EVALUATIONS[stack.network] * stack.size
+    diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
     numbers, member, picture = BYTES
     size = sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
     return Cost(training + START[device], diagnosis, size)
 
 
-def _step(cell: Cell, stack: Stack, device: str) -> float:
-    """Seconds of one member-step."""
-    rolls = rolls_needed(cell.row.objective(**dict(cell.objective)))
+def _step(network: str, rolls: int, members: int, device: str) -> float:
+    """Seconds of one member-step among `members` that look at as many rolls of θ, and hence train in one step."""
     if device == "cpu":
-        first, more = CPU_MS[stack.network]
+        first, more = CPU_MS[network]
         return (first + more * (rolls - 1)) * 1e-3
-    a, b, more = GPU_US[stack.network]
-    return (a + b / stack.size + more * (rolls - 1)) * 1e-6
+    a, b, more = GPU_US[network]
+    return (a + b / members + more * (rolls - 1)) * 1e-6
 
 
 def _weights(stack: Stack) -> float:

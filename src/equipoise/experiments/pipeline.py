@@ -113,23 +113,25 @@ def _judge(stack: Stack, task: Task, posteriors: list[list[Posterior | None]], f
     exact = _exact(task, stack, folder, theta, x)
     found: list[Judged | None] = []
     for cell, mixture in zip(stack.cells, _mixtures(posteriors), strict=True):
-        folder.pulse(
-            stack.identity, "diagnosing", len(found), len(stack.cells), f"{cell.method}, run {cell.run}", force=True
-        )
         if mixture is None:
             found.append(None)
             continue
-        started = time.monotonic()
-        ds = diagnose(
-            mixture,
-            theta,
-            x,
-            exact_log_prob=exact,
-            seed=stack.stream("diagnose"),
-            samples=rules.samples,
-            recipe=rules.recipe,
-            test=test,
-        )
+        started, words = time.monotonic(), f"{cell.method}, run {cell.run}"
+
+        def hear(label: str, done: int, total: int, note: str, words: str = words) -> None:
+            folder.pulse(stack.identity, "diagnosing", total * len(found) + done, total * len(stack.cells), words)
+
+        with listening(hear):
+            ds = diagnose(
+                mixture,
+                theta,
+                x,
+                exact_log_prob=exact,
+                seed=stack.stream("diagnose"),
+                samples=rules.samples,
+                recipe=rules.recipe,
+                test=test,
+            )
         found.append(Judged(ds, time.monotonic() - started))
     return found
 
