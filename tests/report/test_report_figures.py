@@ -55,7 +55,7 @@ def test_every_figure_is_written_as_png_and_vector_pdf(results, tmp_path) -> Non
 
 def test_type_is_legible_in_print_and_figures_fit_a_page(results) -> None:
     grid = synthetic_results(
-        tasks=("slcp", "weinberg", "two_moons"),
+        tasks=("slcp", "two_moons"),
         methods=tuple(NATURE),
         budgets=(1024, 8192),
         runs=2,

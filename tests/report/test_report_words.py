@@ -61,7 +61,10 @@ def test_methods_that_share_a_finding_share_a_sentence() -> None:
 def test_runs_that_disagree_are_counted_not_rounded() -> None:
     ds = judged([[[[OVER, OVER, OPEN], [SAFE, SAFE, SAFE]]]], ["slcp"], ["npe"], [1024, 4096])
     found = headline(ds)
-    assert found.lead == "No setting is overconfident in all of its runs; 1 of 2 settings is in some of them."
+    assert found.lead == (
+        "No setting is overconfident in all of its runs; 1 of 2 settings is in some of them. "
+        "NPE is certified conservative on SLCP at 4,096 simulations."
+    )
     assert found.findings[0] == (PARTLY, 1, ["NPE on SLCP: 2 of 3 runs at 1,024"])
     assert "in 1 of 2 settings the verdicts disagree" in found.certainty[2]
 
@@ -71,7 +74,7 @@ def test_nothing_is_concluded_from_inconclusive() -> None:
     assert found.lead.startswith("The posterior was not found to be overconfident. That is no certificate")
     found = headline(judged([[[[OPEN], [SAFE]]]], ["slcp"], ["npe"], [1024, 4096]))
     assert found.lead == (
-        "No posterior was found to be overconfident. Certified conservative: 1 of 2 settings; the rest is inconclusive."
+        "No posterior was found to be overconfident. NPE is certified conservative on SLCP at 4,096 simulations."
     )
 
 

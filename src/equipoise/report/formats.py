@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count_text", "moment", "p_value", "range_text", "seconds", "spelled", "unbroken"]
+__all__ = ["alone", "count_text", "moment", "p_value", "range_text", "seconds", "spelled", "unbroken"]
 
 import math
 import re
@@ -109,3 +109,13 @@ def spelled(s: Setting) -> str:
     if len(some) == 1:
         return some[0][0]
     return ", ".join(f"{n} {word}" for word, n in some)
+
+
+def alone(s: Setting) -> str:
+    """What Holm's correction took back: verdicts that hold for a run alone, but not for all runs together."""
+    lost = {
+        "overconfident": s.overconfident_alone - s.overconfident,
+        "certified conservative": s.certified_alone - s.certified,
+    }
+    some = [f"{n} {word}" for word, n in lost.items() if n > 0]
+    return ", ".join(some) + " before Holm" if some else ""

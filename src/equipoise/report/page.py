@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from .curves import curves
 from .drawings import draw_all
-from .formats import count_text, moment, p_value, range_text, seconds, spelled, unbroken
+from .formats import alone, count_text, moment, p_value, range_text, seconds, spelled, unbroken
 from .layout import axes_of
 from .panels import short_verdict
 from .results import MISSING, PARTLY, Range, open_results, settings_of, signed
@@ -60,6 +60,7 @@ def _render(ds: xr.Dataset) -> str:
         moment=moment,
         unbroken=unbroken,
         spelled=spelled,
+        alone=alone,
         short=short_verdict,
         symbol=lambda state: VERDICTS[state][0],
         css=lambda state: VERDICTS[state][1],
@@ -115,7 +116,7 @@ def _mixtures(ds: xr.Dataset) -> list[dict[str, Any]]:
                 "auc": single["coverage_auc"],
                 "nominal": single.get("nominal_log_prob", Range()),
                 "overconfident": words.count("overconfident"),
-                "mixture_overconfident": s.before_holm,
+                "mixture_overconfident": s.overconfident_alone,
                 "networks": len(words),
             }
         )
@@ -123,11 +124,16 @@ def _mixtures(ds: xr.Dataset) -> list[dict[str, Any]]:
 
 
 def _config(ds: xr.Dataset) -> str:
+    """The configuration, a line for each of its keys."""
     text = str(ds.attrs.get("config", ""))
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        config = json.loads(text)
     except ValueError:
         return text
+    if not isinstance(config, dict):
+        return text
+    lines = (f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in config.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _versions(ds: xr.Dataset) -> list[tuple[str, str]]:

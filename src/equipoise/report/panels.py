@@ -223,11 +223,12 @@ def _best(cell: xr.Dataset, epoch: Any) -> tuple[float, float]:
 
 
 def _robust_limits(ax: Axes) -> None:
-    """Losses of the first epochs, or of one that diverged, would flatten all that matters."""
-    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in ax.lines] or [np.zeros(0)])
+    """Losses of the first tenth of the epochs, or of a network that diverged, would flatten all that matters."""
+    late = [np.asarray(line.get_ydata(), float)[len(np.asarray(line.get_ydata())) // 10 :] for line in ax.lines]
+    values = np.concatenate(late or [np.zeros(0)])
     values = values[np.isfinite(values)]
     if values.size > 10:
-        low, high = np.quantile(values, [0, 0.97])
+        low, high = np.quantile(values, [0, 0.99])
         if high > low:
             ax.set_ylim(low - 0.05 * (high - low), high + 0.08 * (high - low))
 

@@ -170,7 +170,8 @@ class Setting:
     overconfident: int
     certified: int
     inconclusive: int
-    before_holm: int  # runs that are overconfident when judged alone
+    overconfident_alone: int  # before Holm's correction
+    certified_alone: int
     auc: Range
     auc_se: float  # the largest of the runs'
     p_value: Range
@@ -179,7 +180,7 @@ class Setting:
     balance: Range
     balancing_error: Range
     levels_covered: Range
-    pairs_to_settle: Range  # of the inconclusive runs
+    pairs_to_settle: Range  # of the runs that are inconclusive, alone and with the others
     diverged: int
 
     @property
@@ -206,7 +207,7 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
         return np.asarray(ds[name].values, float) if name in ds else blank
 
     judged = verdicts(ds)
-    alone = ds["verdict"].values if "verdict" in ds else judged
+    alone = ds["verdict"].transpose(*CELL).values if "verdict" in ds else judged
     value = {name: numbers(name) for name in NUMBERS}
     found = []
     for t, m, b in np.ndindex(shape[:3]):
@@ -221,7 +222,8 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
                 overconfident=_count(words, OVERCONFIDENT),
                 certified=_count(words, CERTIFIED),
                 inconclusive=_count(words, INCONCLUSIVE),
-                before_holm=_count(alone[t, m, b], OVERCONFIDENT),
+                overconfident_alone=_count(alone[t, m, b], OVERCONFIDENT),
+                certified_alone=_count(alone[t, m, b], CERTIFIED),
                 auc=Range.of(at["coverage_auc"]),
                 auc_se=Range.of(at["coverage_auc_se"]).high,
                 p_value=Range.of(at["verdict_p_value"]),
@@ -230,7 +232,9 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
                 balance=Range.of(at["balance_signed"]),
                 balancing_error=Range.of(at["balancing_error"]),
                 levels_covered=Range.of(at["levels_covered"]),
-                pairs_to_settle=Range.of(at["pairs_to_settle"][words == INCONCLUSIVE]),
+                pairs_to_settle=Range.of(
+                    at["pairs_to_settle"][(words == INCONCLUSIVE) & (alone[t, m, b] == INCONCLUSIVE)]
+                ),
                 diverged=int(np.nansum(at["diverged_members"])),
             )
         )

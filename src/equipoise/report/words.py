@@ -115,14 +115,16 @@ def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], grid: G
         extent = " wherever it was judged" if len({(s.task, s.budget) for s in judged}) > 1 else ""
         extent = extent.replace("it was", "they were") if len(safe) > 1 else extent
         lead.append(f"{_subject(safe, grid)} certified conservative{extent}.")
-    elif not over and not partly:
-        certified = len(by_state[CERTIFIED])
-        if certified:
-            lead.append(f"Certified conservative: {_settings(certified, len(judged))}; the rest is inconclusive.")
+    elif by_state[CERTIFIED]:
+        groups = _by_place(by_state[CERTIFIED])
+        if len(groups) == 1:
+            lead.append(f"{_subject(groups[0][0], grid)} certified conservative{_where(groups[0][1], grid)}.")
         else:
-            lead.append(
-                "That is no certificate: there were too few pairs, or the curves lie too close to the line, to tell."
-            )
+            lead.append(f"Certified conservative: {_settings(len(by_state[CERTIFIED]), len(judged))}.")
+    elif not over and not partly:
+        lead.append(
+            "That is no certificate: there were too few pairs, or the curves lie too close to the line, to tell."
+        )
     return " ".join(lead)
 
 
