@@ -5,10 +5,11 @@ weights (`ranks`), and the art is to put the points where the mass is. In the co
 uniform on [0, 1]^D, so the weight of a point proposed with density g(u|x) is r(θ, x) / g(u|x): the prior cancels.
 
 **Up to three parameters: cells.** g is constant on the cells of a grid, hence exact to evaluate and to sample, and
-multimodal or curved without further ado. It starts from one evaluation in the middle of each of about S/4 cells,
-smoothed over neighbours. In each of two rounds S/4 points are drawn from it, their weights are collected in the cells
-of a finer grid, smoothed, and mixed with the last g. The S points that count are then drawn from the final g. This
-takes 1.75 S evaluations; a fixed grid spends nearly all of its points where there is no mass.
+multimodal or curved without further ado. It starts from one evaluation in the middle of each of N cells, smoothed
+over neighbours. In each of two rounds N points are drawn from it, and on a grid three times as fine g is multiplied
+by the mean weight of the points nearby: where g was right already it stays as it is, without the noise of a
+histogram. The S points that count are then drawn from the final g. N is S/4, and less for S above 1000: 1.75 S
+evaluations, and 1.4 S in the limit. A fixed grid spends nearly all of its points where there is no mass.
 
 The draws are a Sobol set, shifted at random modulo 1 and mapped through g: the first coordinate of the set runs
 through the cells in order of their cumulative mass and then along the first axis inside the cell, the others are the
@@ -42,9 +43,11 @@ LogRatio = Callable[[Tensor], Tensor]
 #: The effective number of points that tempering preserves while a proposal is learnt.
 TARGET = 16.0
 #: What a round leaves of the proposal before it, so that mass it has not seen keeps points.
-KEEP = 0.3
+KEEP = 0.1
 #: The share of the prior in the first proposal.
 FLOOR = 0.1
+#: How many points, of weight 1, stand in for the points nearby where there are none.
+PSEUDO = 0.02
 
 
 class Proposed(NamedTuple):
@@ -91,8 +94,8 @@ class CellProposal:
     def learn(
         cls, log_ratio: LogRatio, n_pairs: int, dim: int, samples: int, generator: torch.Generator
     ) -> CellProposal:
-        """The proposal after a coarse look and two rounds; 0.75 `samples` evaluations."""
-        device, budget = generator.device, max(samples // 4, 16)
+        """The proposal after a coarse look and two rounds, S/4 evaluations each and less for large S = `samples`."""
+        device, budget = generator.device, max(min(samples // 4, 128 + samples // 8), 16)
         side = max(2, round(budget ** (1 / dim)))
         axis = (torch.arange(side, device=device) + 0.5) / side
         centres = torch.stack(torch.meshgrid(*[axis] * dim, indexing="ij"), -1).reshape(-1, 1, dim)
@@ -103,7 +106,7 @@ class CellProposal:
             shift = torch.rand(1, n_pairs, dim, device=device, generator=generator)
             u, log_g = proposal.push((_sobol(budget, dim, generator) + shift).frac())
             weight = tempered(log_ratio(u) - log_g).mean(0)
-            proposal = proposal._refined(u, weight)
+            proposal = proposal._refined(u, weight * budget)
         return proposal
 
     def place(self, truth: Tensor, samples: int, generator: torch.Generator) -> Proposed:
@@ -136,15 +139,17 @@ class CellProposal:
         return y.to(u.dtype), (mass.log() + self.dim * math.log(self.side)).to(u.dtype)
 
     def _refined(self, u: Tensor, weight: Tensor) -> CellProposal:
-        """The proposal on cells finer by a factor, from weights (S, B) of points (S, B, D)."""
+        """The proposal on cells finer by a factor, from weights `(S, B)`, 1 on average, of points `(S, B, D)`."""
         factor = 3 if self.dim <= 2 else 2
         side = self.side * factor
-        corner = (u * side).long().clamp(0, side - 1)
-        fresh = torch.zeros(u.shape[1], side**self.dim, dtype=u.dtype, device=u.device)
-        fresh.scatter_add_(1, _flat(corner, side).T, weight.T)
-        fresh = _smooth(_smooth(fresh, side, self.dim), side, self.dim)
+        cell = _flat((u * side).long().clamp(0, side - 1), side).T
+        empty = torch.zeros(u.shape[1], side**self.dim, dtype=u.dtype, device=u.device)
+        total, count = empty.scatter_add(1, cell, weight.T), empty.scatter_add(1, cell, torch.ones_like(weight.T))
+        for _ in range(2):
+            total, count = _smooth(total, side, self.dim), _smooth(count, side, self.dim)
         last = self.mass.to(u.dtype).reshape(-1, *[self.side, 1] * self.dim)
-        last = last.expand(-1, *[self.side, factor] * self.dim).reshape(len(fresh), -1) / factor**self.dim
+        last = last.expand(-1, *[self.side, factor] * self.dim).reshape(empty.shape) / factor**self.dim
+        fresh = last * (total + PSEUDO) / (count + PSEUDO)
         return CellProposal((1 - KEEP) * fresh / fresh.sum(-1, keepdim=True) + KEEP * last, side, self.dim)
 
     def _flat(self, corner: Tensor) -> Tensor:
