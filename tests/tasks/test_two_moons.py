@@ -66,15 +66,15 @@ def test_evidence_against_brute_force(place: tuple[float, float]) -> None:
 def test_posterior_integrates_to_one(place: tuple[float, float]) -> None:
     # The crescents' ends run along the diagonals: a turned grid, so that no row of points sits on an edge.
     x = torch.tensor(place, dtype=torch.float64)
-    n, width = 1500, 2.9
+    n, width = 1100, 2.9
     step = width / n
     side = (torch.arange(n, dtype=torch.float64) + 0.5) * step - width / 2
     turn = torch.tensor([[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]], dtype=torch.float64)
     total = 0.0
-    for rows in side.split(300):
+    for rows in side.split(220):
         grid = torch.stack(torch.meshgrid(rows, side, indexing="ij"), -1) @ turn.T
         total += float(task.log_posterior(grid, x).exp().sum()) * step**2
-    assert total == pytest.approx(1, abs=1e-2)
+    assert total == pytest.approx(1, abs=1.5e-2)
 
 
 def test_true_parameters_are_never_impossible() -> None:
