@@ -52,7 +52,7 @@ def test_balanced_nre_is_lampes(batch: tuple[Tensor, Tensor, Tensor]) -> None:
 @pytest.mark.parametrize("K", [1, 3, 5])
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 2.0])
 def test_nre_c_is_lampes_up_to_the_true_class(batch: tuple[Tensor, Tensor, Tensor], K: int, gamma: float) -> None:
-    """lampe asks whether any of the K made x, the paper which of them did: they differ by log softmax of the true one."""
+    """lampe asks whether any of the K made x, the paper which one did: they differ by log softmax of the true one."""
     theta, x, _ = batch
     sets = torch.cat((theta, theta[: K - 1])).unfold(0, K, 1).movedim(-1, 1)
     joint = Recorded()(sets, x[:, None])
@@ -187,7 +187,7 @@ def test_the_prior_is_balanced_under_every_criterion() -> None:
 
 
 def test_the_unbiased_estimates_are_unbiased_and_the_plain_ones_are_not() -> None:
-    """20,000 batches of 16 pairs from a toy in which g is known; the plain estimate overshoots by over 20 standard errors."""
+    """20,000 batches of 16 pairs from a toy with known g; the plain estimate overshoots by over 20 standard errors."""
     g = torch.Generator().manual_seed(0)
     n, repeats, K = 16, 20_000, 3
     theta = torch.randn(repeats, n, generator=g, dtype=torch.float64)

@@ -199,7 +199,8 @@ def test_the_sampler_beyond_two_dimensions_finds_a_known_posterior(dim: int, noi
     draws = p.sample((2000,), x=x, seed=0)
     deviation = noise / math.sqrt(1 + noise**2)
     assert p.sampler["sampler"] == "tempered sequential Monte Carlo" and p.sampler["ess"] > 500
-    # With an effective size above 500 the mean errs by less than 5/√500 = 0.22 deviations but once in two million times.
+    # With an effective size above 500 the mean errs by less than 5/√500 = 0.22 deviations but once in two million
+    # times.
     assert ((draws.mean(0) - x / (1 + noise**2)).abs() < 0.22 * deviation).all()
     assert ((draws.std(0) / deviation - 1).abs() < 0.2).all()
     tolerance = 0.05 if noise > 0.5 else 0.35
@@ -256,7 +257,7 @@ def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> Non
     weights.write_bytes(whole)
     description = json.loads(text.read_text())
     text.write_text(json.dumps(description | {"format": 99, "equipoise": "7.0"}))
-    with pytest.raises(ValueError, match="format 99 by Equipoise 7.0"):
+    with pytest.raises(ValueError, match=r"format 99 by Equipoise 7.0"):
         eq.load(path)
     text.write_text(json.dumps(description)[:-20])
     with pytest.raises(ValueError, match="damaged or cut short"):
@@ -266,7 +267,7 @@ def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> Non
     with pytest.raises(ValueError, match="have shape"):
         eq.load(path)
     text.unlink()
-    with pytest.raises(FileNotFoundError, match="model.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"model.json is missing"):
         eq.load(path)
 
 
@@ -282,11 +283,11 @@ def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
     body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
     p = eq.fit(theta, x, prior=Own(), method="npe", embedding=body, members=1, epochs=1, hidden=(8,), progress=False)
     p.save(tmp_path)
-    with pytest.raises(ValueError, match="prior=…"):
+    with pytest.raises(ValueError, match=r"prior=…"):
         eq.load(tmp_path)
-    with pytest.raises(ValueError, match="embedding=…"):
+    with pytest.raises(ValueError, match=r"embedding=…"):
         eq.load(tmp_path, prior=Own())
-    with pytest.raises(ValueError, match="have shape|lacks the weights"):
+    with pytest.raises(ValueError, match=r"have shape|lacks the weights"):
         eq.load(tmp_path, prior=Own(), embedding=nn.Sequential(nn.Linear(4, 5), nn.Tanh()))
     q = eq.load(tmp_path, prior=Own(), embedding=body)
     torch.testing.assert_close(q.log_prob(theta, x), p.log_prob(theta, x))

@@ -53,7 +53,7 @@ def train(members: list[Member], data: list[tuple[Tensor, Tensor]], **options: o
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_member_alone_and_in_a_stack_is_the_same_member(name: str) -> None:
-    """To 1e-8 in float64 over epochs in which the learning rate falls, with neighbours of other methods, strengths and data."""
+    """To 1e-8 in float64, while learning rates fall, with neighbours of other methods, strengths and data."""
     data = [pairs(seed=0), pairs(seed=1)]
     me = Member(resolve(name), seed=5, data=1)
     family = [m for m in METHODS.values() if m.network == me.method.network]
@@ -190,7 +190,8 @@ def test_shuffles_are_uniform_permutations_that_differ_by_member_and_epoch() -> 
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first, permutations(keys, 1, 50))
     assert torch.equal(permutations(keys[1:], 0, 50)[0], first[1])
-    # Every row is equally likely in every place: χ² over 20 places × 20 rows; 361 degrees of freedom, rejects at about 1e-6.
+    # Every row is equally likely in every place: χ² over 20 places × 20 rows; 361 degrees of freedom, rejects at
+    # about 1e-6.
     many = torch.cat([permutations(torch.arange(2000), epoch, 20) for epoch in range(5)])
     counts = torch.stack([torch.bincount(many[:, place], minlength=20) for place in range(20)]).double()
     statistic = ((counts - 500) ** 2 / 500).sum().item()
@@ -198,7 +199,7 @@ def test_shuffles_are_uniform_permutations_that_differ_by_member_and_epoch() -> 
 
 
 def test_the_loss_of_the_history_is_the_loss_of_the_posterior() -> None:
-    """The best validation loss, balance included, recomputed from the returned posterior over the whole validation set."""
+    """The best validation loss, balance included, recomputed from the posterior over the whole validation set."""
     theta, x = pairs(200)
     (p,) = train([Member(resolve("bnre"), 1)], [(theta, x)])
     rows = slice(180, 200)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 #: Quasi-random draws behind the mass of a flow inside the prior's support.
 INSIDE_POINTS = 1 << 10
-#: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the support.
+#: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the
+#: support.
 ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
 #: A normaliser from prior draws is trusted down to this effective sample size.
 TRUSTED_ESS = 200.0
@@ -355,8 +356,10 @@ class Posterior:
             if bool(hopeless.any()):
                 worst = int(hopeless.nonzero()[0])
                 raise RuntimeError(
-                    f"for observation {worst}, {int(accepted[worst])} of {int(drawn[worst])} draws of the flow lie inside the "
-                    "prior's support: almost all of its mass has leaked out. Train with start='prior' (method 'bnpe_init'), "
+                    f"for observation {worst}, {int(accepted[worst])} of {int(drawn[worst])} draws of the flow lie "
+                    "inside the "
+                    "prior's support: almost all of its mass has leaked out. Train with start='prior' (method "
+                    "'bnpe_init'), "
                     "which cannot leak, or check that x looks like the simulations."
                 )
             row, column = outside.nonzero(as_tuple=True)
