@@ -62,7 +62,7 @@ def draw_all(ds: xr.Dataset, colours: Mapping[str, str]) -> dict[str, list[Drawi
 
 
 Draw = Callable[..., Drawing]
-SMALL = (3.3, 2.5)
+SMALL = (3.05, 2.4)
 
 
 def _planes(ds: xr.Dataset, draw: Draw) -> list[Drawing]:

@@ -108,14 +108,14 @@ def spelled(s: Setting) -> str:
     some = [(word, n) for word, n in counts if n]
     if len(some) == 1:
         return some[0][0]
-    return ", ".join(f"{n} {word}" for word, n in some)
+    return ", ".join(f"{n} {word.removesuffix(' conservative')}" for word, n in some)
 
 
 def alone(s: Setting) -> str:
     """What Holm's correction took back: verdicts that hold for a run alone, but not for all runs together."""
     lost = {
         "overconfident": s.overconfident_alone - s.overconfident,
-        "certified conservative": s.certified_alone - s.certified,
+        "certified": s.certified_alone - s.certified,
     }
     some = [f"{n} {word}" for word, n in lost.items() if n > 0]
     return ", ".join(some) + " before Holm" if some else ""

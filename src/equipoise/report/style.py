@@ -28,6 +28,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.markers import MarkerStyle
 
 from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY
 
@@ -109,6 +110,13 @@ class Look:
     @property
     def svg_dash(self) -> str:
         return SVG_DASH[str(self.line)]
+
+    @property
+    def svg_marker(self) -> str:
+        """The outline of the marker in the swatch of a legend, 6.4 wide around (13, 5)."""
+        style = MarkerStyle(self.marker)
+        outline: Any = style.get_path().transformed(style.get_transform()).to_polygons()[0]
+        return "M" + "L".join(f"{13 + 6.4 * x:.1f},{5 - 6.4 * y:.1f}" for x, y in outline) + "Z"
 
     @property
     def marking(self) -> dict[str, Any]:
