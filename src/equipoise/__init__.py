@@ -47,6 +47,7 @@ _HOME = {
 }
 _MODULES = (
     "diagnostics",
+    "experiments",
     "losses",
     "methods",
     "networks",

@@ -13,20 +13,16 @@ import json
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 try:
     import typer
     from rich.console import Console
 except ImportError as missing:  # the core does not need them
     raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
-
-if TYPE_CHECKING:
-    from equipoise.experiments import Folder, Grid, State
 
 #: For shell completion, which cannot wait for torch to be imported. A test compares them with the tables.
 TASK_NAMES = ("slcp", "weinberg", "spatial_sir", "lotka_volterra", "two_moons")
@@ -106,7 +102,8 @@ def run(
     What is not said follows the grid, which follows its protocol.
     """
     with _errors():
-        from equipoise.experiments import Folder, load_grid
+        from equipoise.experiments import Folder
+        from equipoise.launch import choose_grid, compute, conclude, show_plan
 
         changes: dict[str, Any] = {
             "tasks": task or None,
@@ -117,7 +114,7 @@ def run(
             "pairs": pairs,
             "seed": seed,
         }
-        chosen = _load(load_grid, grid, protocol, epochs, changes)
+        chosen = choose_grid(grid, protocol, epochs, changes)
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
         folder = Folder(out or (Path("demo") if demo else Path("runs") / chosen.name))
         if device not in (None, "cpu", "cuda"):
@@ -125,10 +122,10 @@ def run(
         if threads is not None and threads < 1:
             raise ValueError(f"--threads is at least 1, got {threads}")
         if dry_run:
-            _plan(chosen, folder, device, as_json)
+            show_plan(chosen, folder, device, as_json)
             return
-        state = _compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, quiet or as_json)
-        _conclude(chosen, folder, state, report, quiet, as_json)
+        state = compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, quiet or as_json)
+        conclude(chosen, folder, state, report, quiet, as_json)
     raise typer.Exit(0 if state.complete else 1)
 
 
@@ -141,6 +138,7 @@ def status(
     """Show which cells of an experiment are done, running, failed or missing."""
     with _errors():
         from equipoise.experiments import Folder, collect, load_grid, state_of, table
+        from equipoise.launch import cell_row, state_row
         from equipoise.terminal import status_table
 
         folder = Folder(directory)
@@ -152,7 +150,7 @@ def status(
             writer.writeheader()
             writer.writerows(rows)
         elif as_json:
-            print(json.dumps(_state(state) | {"cells": [_cell(c, s) for c, s in state.cells]}))
+            print(json.dumps(state_row(state) | {"cells": [cell_row(c, s) for c, s in state.cells]}))
         else:
             console = Console()
             console.print(status_table(state))
@@ -375,134 +373,8 @@ def methods(as_json: AsJson = False) -> None:
         Console().print(table)
 
 
-# --- what `run` does -------------------------------------------------------------------------------------------------
-
-
-def _load(load_grid: Any, grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
-    """The grid that the options mean: a file, else that of the protocol, else the demonstration; then the changes."""
-    from equipoise.experiments.grids import GridError, nearest, read_toml
-
-    if protocol is not None and protocol not in ("default", "paper", "released"):
-        raise GridError(nearest(protocol, ("paper", "released"), "protocol"))
-    source = grid or (protocol if protocol in ("paper", "released") else "demo")
-    values, name = read_toml(source)
-    changes = changes | {"protocol": protocol}
-    if epochs is not None:
-        changes["training"] = {**values.get("training", {}), "epochs": epochs}
-    values.setdefault("name", name)
-    made: Grid = load_grid(values, changes)
-    return made
-
-
-def _plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> None:
-    from equipoise.experiments import missing_stacks, state_of
-    from equipoise.experiments.costs import cost
-    from equipoise.terminal import plan_table, status_table
-
-    stacks, kind = missing_stacks(grid, folder), _kind(device)
-    if as_json:
-        rows = [
-            {
-                "stack": s.identity,
-                "label": s.label,
-                "members": s.size,
-                "seconds_at_most": cost(s, kind).seconds,
-                "bytes": cost(s, kind).size,
-                "cells": [_cell(c, "missing") for c in s.cells],
-            }
-            for s in stacks
-        ]
-        print(json.dumps({"directory": str(folder.path), "config": grid.config(), "stacks": rows}))
-    elif not stacks:
-        print(f"nothing is missing in {folder.path}")
-    else:
-        console = Console()
-        console.print(status_table(state_of(grid, folder)))
-        console.print(plan_table(stacks, kind))
-        where = "one H200" if kind == "cuda" else "two cores"
-        console.print(f"times are for {where}, and upper bounds: members that have converged stop", highlight=False)
-
-
-def _compute(
-    grid: Grid,
-    folder: Folder,
-    cluster: str | None,
-    device: str | None,
-    threads: int | None,
-    checkpoint: bool,
-    stop_after: float | None,
-    quiet: bool,
-) -> State:
-    from equipoise.experiments import cells_of, missing_stacks, run_grid
-    from equipoise.experiments.costs import Cost, cost
-    from equipoise.terminal import Watch, duration
-
-    console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder), _kind(device)
-    if not quiet:
-        total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
-        most = Cost.total(cost(s, kind) for s in stacks).seconds
-        text = (
-            f"{left} of {total} cells to compute in {len(stacks)} stacks, at most about {duration(most)}"
-            if left
-            else (f"all {total} cells are there")
-        )
-        console.print(f"{grid.name}: {text}; results go to {folder.path}", highlight=False)
-    with Watch(folder, stacks, console, kind, quiet) as watch:
-        return run_grid(
-            grid,
-            folder.path,
-            cluster=cluster,
-            device=device,
-            threads=threads,
-            checkpoint=checkpoint,
-            stop_after=None if stop_after is None else 60 * stop_after,
-            tell=watch.tell,
-        )
-
-
-def _conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool, as_json: bool) -> None:
-    """Write results, figures and report, and say what was found."""
-    from equipoise.experiments import read_results, write_results
-    from equipoise.terminal import verdict_table
-
-    summary: dict[str, Any] = _state(state) | {"directory": str(folder.path)}
-    console = Console(quiet=quiet or as_json)
-    if state.count("done"):
-        summary["results"] = str(write_results(folder, grid))
-        console.print(verdict_table(read_results(folder.path)))
-        if report:
-            summary |= _write_report(folder.path)
-    for label, text in state.failures.items():
-        Console(stderr=True).print(f"[red]failed[/] {label}: {text.strip().splitlines()[-1]}", highlight=False)
-    if not state.complete:
-        console.print(
-            f"{state.count('done')} of {len(state.cells)} cells are there; run the same command again for the rest"
-        )
-    if "report" in summary:
-        console.print(f"open {summary['report']}", highlight=False)
-    if as_json:
-        print(json.dumps(summary))
-
-
-def _write_report(path: Path) -> dict[str, str]:
-    try:
-        from equipoise.report import write_figures, write_report
-    except ImportError as error:
-        print(f"no report: {error} (pip install 'equipoise[cli]')", file=sys.stderr)
-        return {}
-    write_figures(path, path / "figures")
-    write_report(path, path / "report.html")
-    return {"figures": str(path / "figures"), "report": str(path / "report.html")}
-
-
-def _kind(device: str | None) -> str:
-    import torch
-
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def _gather(path: Path) -> None:
-    """Bring `results.nc` of an experiment's directory up to date with its finished stacks."""
+    """Bring `results.nc` of an experiment's directory up to date with its stacks; a results file needs no torch."""
     if path.is_dir() and (path / "grid.json").exists():
         from equipoise.experiments import Folder, write_results
 
@@ -513,15 +385,6 @@ def _beside(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _state(state: State) -> dict[str, Any]:
-    return {"complete": state.complete} | {w: state.count(w) for w in ("done", "running", "failed", "missing")}
-
-
-def _cell(cell: Any, state: str) -> dict[str, Any]:
-    names = ("task", "method", "budget", "run")
-    return {n: getattr(cell, n) for n in names} | {"cell": cell.identity, "state": state}
-
-
 @contextmanager
 def _errors() -> Iterator[None]:
     """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly."""
@@ -530,7 +393,6 @@ def _errors() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
-    warnings.simplefilter("default")
     try:
         yield
     except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:

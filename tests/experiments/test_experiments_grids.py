@@ -10,7 +10,8 @@ import pytest
 from experiments_tiny import TINY, write_toml
 
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
-from equipoise.experiments.grids import PACKAGED, method_of, parse_entry
+from equipoise.experiments.entries import method_of, parse_entry
+from equipoise.experiments.grids import PACKAGED
 from equipoise.methods import METHODS
 from equipoise.tasks import TASKS
 from equipoise.training import PAPER, RELEASED

@@ -6,13 +6,15 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
-from experiments_tiny import TINY, assert_same_cells, cells, start
+from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
-from equipoise.experiments import Folder, load_grid, missing_stacks, run_grid, stacks_of, state_of
-from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, attempt
+from equipoise.experiments import Folder, engine, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
 
 PATIENCE = 240.0
@@ -219,3 +221,66 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
     state = run_grid(load_grid(TINY), out, device="cpu")
     assert state.complete
     assert_same_cells(undisturbed, out)
+
+
+# --- clusters --------------------------------------------------------------------------------------------------------
+
+
+CLUSTER = """
+from equipoise.experiments.engine import Execution, connect
+with connect("local", Execution("cpu", 1), stacks=2) as client:
+    print(client.scheduler.address, flush=True)
+    input()
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_running_can_be_joined_again_and_again(undisturbed, tmp_path):
+    grid = write_toml(tmp_path / "half.toml", TINY | {"budgets": [128]})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment(), **pipes) as cluster:
+        address = cluster.stdout.readline().strip()
+        for out in ("one", "two"):  # the same stacks: a cluster that outlives a runner must not hand back old answers
+            process = start(grid, tmp_path / out, "--cluster", address, "--device", "cpu", "--quiet")
+            output, _ = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, output
+        cluster.communicate("")
+    assert_same_cells(tmp_path / "one", tmp_path / "two")
+    theirs = cells(undisturbed)
+    for identity, mine in cells(tmp_path / "one").items():
+        assert mine["coverage_auc"] == theirs[identity]["coverage_auc"]
+
+
+class Lost:
+    """A future whose workers died one after the other."""
+
+    status = "error"
+
+    def exception(self):
+        return MemoryError("worker died 4 times")
+
+
+def test_a_stack_that_kills_its_workers_fails_unless_it_was_written(tmp_path):
+    folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
+    assert _outcome(Lost(), stack, folder) == FAILED
+    assert "worker died 4 times" in (folder.failure(stack.identity) or "")
+    nothing(stack, folder, None, 1, False)
+    assert _outcome(Lost(), stack, folder) == DONE
+
+
+@pytest.mark.parametrize(("visible", "workers"), [("0,3", ["0", "3"]), (None, [])])
+def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
+    made = {}
+    monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    engine._local(Execution(None, 1), stacks=5)
+    options = [w["options"] for w in made["workers"].values()]
+    assert all(o["nthreads"] == 1 for o in options)
+    assert [o["env"]["CUDA_VISIBLE_DEVICES"] for o in options if o["env"]] == workers
+    assert all(("resources" in o) == bool(workers) for o in options)
+    engine._local(Execution("cpu", 1), stacks=1)
+    assert len(made["workers"]) == 1 and not made["workers"][0]["options"]["env"]

@@ -7,8 +7,9 @@ TOML     hashes    engine     simulate, train, judge, draw, write
 from __future__ import annotations
 
 from .cells import Cell, Stack, cells_of, stacks_of
+from .entries import GridError
 from .folder import Folder
-from .grids import Grid, GridError, load_grid
+from .grids import Grid, load_grid
 from .results import collect, merge, read_results, table, write_results
 from .runner import State, missing_stacks, run_grid, state_of
 

@@ -29,7 +29,8 @@ from equipoise.methods import Method
 from equipoise.randomness import integer
 from equipoise.training import Settings
 
-from .grids import Entry, Grid, method_of
+from .entries import Entry, method_of
+from .grids import Grid
 from .protocols import Protocol, Sizes
 
 #: The version of the numerics. Raise it when the same settings give other numbers.

@@ -28,8 +28,8 @@ from typing import Any
 
 from .cells import Stack
 from .costs import cost
+from .entries import nearest
 from .folder import Folder
-from .grids import nearest
 
 DONE, FAILED, BUSY = "done", "failed", "busy"
 #: A training that is expected to take longer than this, in seconds, is checkpointed.

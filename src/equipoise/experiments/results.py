@@ -25,9 +25,10 @@ from equipoise import __version__
 from equipoise.diagnostics import judge_cells
 
 from .cells import NUMERICS, cells_of
+from .entries import GridError
 from .folder import Folder
 from .gallery import SIDE
-from .grids import Grid, GridError, load_grid
+from .grids import Grid, load_grid
 from .records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER
 
 AXES = ("task", "method", "budget", "run")

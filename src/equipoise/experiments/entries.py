@@ -1,0 +1,160 @@
+"""Entries of a grid: a task or a method, with options of its own.
+
+In TOML an entry is a name, or a table `{name = "bnpe", strength = [1, 10]}` whose lists are axes; on the command line,
+and in results, it is `bnpe` or `bnpe[strength=10]`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Entry", "GridError", "check_method", "check_task", "entries_of", "method_of", "nearest", "parse_entry"]
+
+import dataclasses
+import difflib
+import inspect
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from equipoise.methods import METHODS, Method, resolve
+from equipoise.networks import INITS
+from equipoise.tasks import TASKS
+from equipoise.tasks import task as make_task
+
+#: Options of a method that change its row, and those that `Objective` takes.
+ROW_OPTIONS = {"balance": "balance", "strength": "strength", "start": "start"}
+OBJECTIVE_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma")
+METHOD_OPTIONS = (*ROW_OPTIONS, *OBJECTIVE_OPTIONS, "init", "keep")
+
+
+class GridError(ValueError):
+    """A grid that cannot be run, with what is wrong and what would be right."""
+
+
+def nearest(word: str, words: Iterable[str], what: str) -> str:
+    """A sentence that says what there is instead of `word`.
+
+    Example:
+        >>> nearest("bugdets", ["budgets", "runs"], "key")
+        "there is no key 'bugdets'; did you mean 'budgets'? There are budgets, runs."
+    """
+    known = list(words)
+    close = difflib.get_close_matches(str(word).lower().replace("-", "_"), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"there is no {what} {word!r}{hint} There are {', '.join(known)}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A task or a method with options of its own."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How results call it.
+
+        Example:
+            >>> Entry("bnpe", (("strength", 10.0), ("unbiased", True))).label
+            'bnpe[strength=10,unbiased=true]'
+        """
+        if not self.options:
+            return self.name
+        return f"{self.name}[{','.join(f'{k}={_text(v)}' for k, v in self.options)}]"
+
+
+@lru_cache(maxsize=4096)
+def method_of(entry: Entry) -> tuple[Method, tuple[tuple[str, Any], ...], str | None, str | None]:
+    """What an entry means: the method's row, `Objective`'s options, the initial weights, and the weights to keep."""
+    options = dict(entry.options)
+    row = resolve(entry.name, **{argument: options.get(key) for key, argument in ROW_OPTIONS.items()})
+    objective = tuple((k, options[k]) for k in OBJECTIVE_OPTIONS if k in options)
+    row.objective(**dict(objective))
+    return row, objective, options.get("init"), options.get("keep")
+
+
+def parse_entry(text: str) -> dict[str, Any] | str:
+    """An entry as the command line has it: `bnpe`, or `bnpe[balance=kl,strength=10]`.
+
+    Example:
+        >>> parse_entry("bnpe[balance=kl,strength=10]")
+        {'name': 'bnpe', 'balance': 'kl', 'strength': 10}
+    """
+    match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(?:\[(.*)\])?\s*", text)
+    if match is None:
+        raise GridError(f"cannot read {text!r}; write a name, or a name with options like bnpe[balance=kl,strength=10]")
+    name, inside = match.groups()
+    if not inside:
+        return name
+    options: dict[str, Any] = {"name": name}
+    for part in inside.split(","):
+        key, equals, value = (p.strip() for p in part.partition("="))
+        if not equals:
+            raise GridError(f"cannot read {part!r} in {text!r}; options look like strength=10")
+        try:
+            options[key] = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            options[key] = value
+    return options
+
+
+def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], None]) -> tuple[Entry, ...]:
+    """The entries of an axis; lists among the options are multiplied out."""
+    if not isinstance(values, list | tuple) or not values:
+        raise GridError(f"{axis} is a list of names, got {values!r}")
+    entries: list[Entry] = []
+    for value in values:
+        if isinstance(value, str):
+            value = parse_entry(value)
+        table = {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+        name = table.pop("name", None)
+        if not isinstance(name, str):
+            raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
+        choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
+        for chosen in itertools.product(*choices):
+            options = dict(zip(table, chosen, strict=True))
+            try:
+                check(name, options)
+            except (ValueError, TypeError) as error:
+                raise GridError(f"{axis}: {error}") from error
+            entries.append(Entry(name, tuple(options.items())))
+    labels = [e.label for e in entries]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise GridError(f"{axis}: {label} is listed twice")
+    return tuple(entries)
+
+
+def check_task(name: str, options: dict[str, Any]) -> None:
+    """Refuse a task that does not exist, or does not take these options."""
+    if name not in TASKS:
+        raise ValueError(nearest(name, TASKS, "task"))
+    known = list(inspect.signature(TASKS[name]).parameters)
+    for key in options:
+        if key not in known:
+            raise ValueError(f"{name} has no options" if not known else nearest(key, known, f"option of {name}"))
+    make_task(name, **options)
+
+
+def check_method(name: str, options: dict[str, Any]) -> None:
+    """Refuse a method that does not exist, or options that do not go together."""
+    if name not in METHODS:
+        raise ValueError(nearest(name, METHODS, "method"))
+    for key in options:
+        if key not in METHOD_OPTIONS:
+            raise ValueError(nearest(key, METHOD_OPTIONS, "option of a method"))
+    row, *_ = method_of(Entry(name, tuple(options.items())))
+    init, keep = options.get("init"), options.get("keep")
+    if init is not None and (init not in INITS or row.network != "flow"):
+        raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {init!r} for {name}")
+    if keep not in (None, "best", "last"):
+        raise ValueError(f"keep is best or last, got {keep!r}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,149 @@
+"""What `equipoise run` does: choose the grid, show the plan, compute, conclude."""
+
+from __future__ import annotations
+
+__all__ = ["cell_row", "choose_grid", "compute", "conclude", "show_plan", "state_row"]
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from equipoise.experiments import (
+    Cell,
+    Folder,
+    Grid,
+    GridError,
+    State,
+    cells_of,
+    load_grid,
+    missing_stacks,
+    read_results,
+    run_grid,
+    state_of,
+    write_results,
+)
+from equipoise.experiments.costs import Cost, cost
+from equipoise.experiments.entries import nearest
+from equipoise.experiments.grids import read_toml
+from equipoise.terminal import Watch, duration, plan_table, status_table, verdict_table
+
+
+def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
+    """The grid that the options mean: a file, else that of the protocol, else the demonstration; then the changes."""
+    if protocol is not None and protocol not in ("default", "paper", "released"):
+        raise GridError(nearest(protocol, ("paper", "released"), "protocol"))
+    source = grid or (protocol if protocol in ("paper", "released") else "demo")
+    values, name = read_toml(source)
+    changes = changes | {"protocol": protocol}
+    if epochs is not None:
+        changes["training"] = {**values.get("training", {}), "epochs": epochs}
+    values.setdefault("name", name)
+    return load_grid(values, changes)
+
+
+def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> None:
+    """Print what would be computed, and what it would cost."""
+    stacks, kind = missing_stacks(grid, folder), _kind(device)
+    if as_json:
+        rows = [
+            {
+                "stack": s.identity,
+                "label": s.label,
+                "members": s.size,
+                "seconds_at_most": cost(s, kind).seconds,
+                "bytes": cost(s, kind).size,
+                "cells": [cell_row(c, "missing") for c in s.cells],
+            }
+            for s in stacks
+        ]
+        print(json.dumps({"directory": str(folder.path), "config": grid.config(), "stacks": rows}))
+    elif not stacks:
+        print(f"nothing is missing in {folder.path}")
+    else:
+        console = Console()
+        console.print(status_table(state_of(grid, folder)))
+        console.print(plan_table(stacks, kind))
+        where = "one H200" if kind == "cuda" else "two cores"
+        console.print(f"times are for {where}, and upper bounds: members that have converged stop", highlight=False)
+
+
+def compute(
+    grid: Grid,
+    folder: Folder,
+    cluster: str | None,
+    device: str | None,
+    threads: int | None,
+    checkpoint: bool,
+    stop_after: float | None,
+    quiet: bool,
+) -> State:
+    """Compute what is missing, and show how it goes."""
+    console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder), _kind(device)
+    if not quiet:
+        total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
+        most = Cost.total(cost(s, kind) for s in stacks).seconds
+        text = f"{left} of {total} cells to compute in {len(stacks)} stacks, at most about {duration(most)}"
+        text = text if left else f"all {total} cells are there"
+        console.print(f"{grid.name}: {text}; results go to {folder.path}", highlight=False)
+    with Watch(folder, stacks, console, kind, quiet) as watch:
+        return run_grid(
+            grid,
+            folder.path,
+            cluster=cluster,
+            device=device,
+            threads=threads,
+            checkpoint=checkpoint,
+            stop_after=None if stop_after is None else 60 * stop_after,
+            tell=watch.tell,
+        )
+
+
+def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool, as_json: bool) -> None:
+    """Write results, figures and report, and say what was found."""
+    summary: dict[str, Any] = state_row(state) | {"directory": str(folder.path)}
+    console = Console(quiet=quiet or as_json)
+    if state.count("done"):
+        summary["results"] = str(write_results(folder, grid))
+        console.print(verdict_table(read_results(folder.path)))
+        if report:
+            summary |= _write_report(folder.path)
+    for label, text in state.failures.items():
+        Console(stderr=True).print(f"[red]failed[/] {label}: {text.strip().splitlines()[-1]}", highlight=False)
+    if not state.complete:
+        console.print(
+            f"{state.count('done')} of {len(state.cells)} cells are there; run the same command again for the rest"
+        )
+    if "report" in summary:
+        console.print(f"open {summary['report']}", highlight=False)
+    if as_json:
+        print(json.dumps(summary))
+
+
+def _write_report(path: Path) -> dict[str, str]:
+    try:
+        from equipoise.report import write_figures, write_report
+    except ImportError as error:
+        print(f"no report: {error} (pip install 'equipoise[cli]')", file=sys.stderr)
+        return {}
+    write_figures(path, path / "figures")
+    write_report(path, path / "report.html")
+    return {"figures": str(path / "figures"), "report": str(path / "report.html")}
+
+
+def _kind(device: str | None) -> str:
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def state_row(state: State) -> dict[str, Any]:
+    """How many cells are in which state."""
+    return {"complete": state.complete} | {w: state.count(w) for w in ("done", "running", "failed", "missing")}
+
+
+def cell_row(cell: Cell, state: str) -> dict[str, Any]:
+    """A cell and its state."""
+    names = ("task", "method", "budget", "run")
+    return {n: getattr(cell, n) for n in names} | {"cell": cell.identity, "state": state}
