@@ -11,8 +11,10 @@ microseconds a member and step; no claim rests on more than the ratio within one
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -165,6 +167,32 @@ def our_step(
     return step
 
 
+# --- sbi
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def sbi_microseconds(theta: Tensor, x: Tensor) -> float:
+    """The time `NPE.train` of sbi takes a step, with a spline flow of the same size: epochs, less the first, over steps."""
+    from sbi.inference import NPE
+    from sbi.neural_nets import posterior_nn
+    from torch.distributions import Independent, Uniform
+
+    prior = Independent(Uniform(-3 * torch.ones(2), 3 * torch.ones(2)), 1)
+
+    def seconds(epochs: int) -> float:
+        build = posterior_nn("zuko_nsf", hidden_features=(256, 256, 256), num_transforms=3, num_bins=8)
+        trainer = NPE(prior=prior, density_estimator=build, show_progress_bars=False)
+        trainer.append_simulations(theta, x)
+        begin = time.perf_counter()
+        trainer.train(training_batch_size=BATCH, max_num_epochs=epochs, stop_after_epochs=1000)
+        return time.perf_counter() - begin
+
+    steps = int(0.9 * len(theta)) // BATCH
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return 1e6 * (seconds(4) - seconds(1)) / (3 * steps)
+
+
 # --- timing -----------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +255,9 @@ def main() -> None:
             mine = microseconds(step, device, arguments.seconds) / members
             line += f"{mine:14.1f}{reference / mine:8.1f}{warm:11.1f}"
         print(line, flush=True)
+        if case == "NPE" and device.type == "cpu" and importlib.util.find_spec("sbi"):
+            peer = sbi_microseconds(theta, x)
+            print(f"{'  sbi, NPE.train':22}{peer:10.0f}  ({peer / mine:.1f} times the last stack's)", flush=True)
 
 
 if __name__ == "__main__":
