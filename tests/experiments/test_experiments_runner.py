@@ -236,7 +236,7 @@ with connect("local", Execution("cpu", 1), stacks=2) as client:
 
 @pytest.mark.slow
 def test_a_cluster_that_is_running_can_be_joined_again_and_again(undisturbed, tmp_path):
-    grid = write_toml(tmp_path / "half.toml", TINY | {"budgets": [128]})
+    grid = write_toml(tmp_path / "half.toml", TINY | {"budgets": [128], "runs": 1})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment(), **pipes) as cluster:
         address = cluster.stdout.readline().strip()
