@@ -33,6 +33,7 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m equipoise.demo
+	$(BIN)/equipoise run --out demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -43,7 +44,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-BENCH ?= simulators training diagnostics
+BENCH ?= simulators training diagnostics scaling
 bench: $(VENV)/.dev
 	@set -e; for b in $(BENCH); do echo "== benchmarks/$$b.py"; $(BIN)/python benchmarks/$$b.py; done
 
