@@ -167,12 +167,11 @@ def our_step(
     return step
 
 
-# --- sbi
-# ---------------------------------------------------------------------------------------------------------------
+# --- sbi --------------------------------------------------------------------------------------------------------------
 
 
 def sbi_microseconds(theta: Tensor, x: Tensor) -> float:
-    """The time `NPE.train` of sbi takes a step, with a spline flow of the same size: epochs, less the first, over steps."""
+    """What a step of sbi's `NPE.train` takes, with a spline flow of the same size: epochs but the first, over steps."""
     from sbi.inference import NPE
     from sbi.neural_nets import posterior_nn
     from torch.distributions import Independent, Uniform

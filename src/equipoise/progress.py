@@ -1,8 +1,8 @@
 """A progress bar for anything that takes longer than two seconds.
 
 `rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half
-minute, so that a log file of a long job shows that it is alive and how long it will take. Whoever runs many such pieces of work and shows them
-together listens instead (`listening`), and nothing is drawn.
+minute, so that a log file of a long job shows that it is alive and how long it will take. Whoever runs many such pieces
+of work and shows them together listens instead (`listening`), and nothing is drawn.
 """
 
 from __future__ import annotations

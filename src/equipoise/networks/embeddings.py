@@ -162,7 +162,7 @@ class Convolutional(Embedding):
         if self.dims == 1:
             x = x.movedim(-1, 2)  # channels before time, as convolutions read them
         conv, pool = (F.conv1d, F.max_pool1d) if self.dims == 1 else (F.conv2d, F.max_pool2d)
-        # Members side by side, as groups of channels. On a GPU images keep their channels last, as its kernels read them.
+        # Members side by side, as groups of channels. On a GPU images keep channels last, as its kernels read them.
         x = x.expand(members, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
         last = self.dims == 2 and x.is_cuda
         x = x.contiguous(memory_format=torch.channels_last) if last else x

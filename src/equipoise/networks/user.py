@@ -54,7 +54,7 @@ class UserNetwork(Network):
         with torch.no_grad():
             theta = prior.sample((2,)).to("cpu")
             parameter = next(network.parameters(), theta)
-            out = network.log_ratio(theta.to(parameter), torch.zeros(2, *x_shape).to(parameter))
+            out = self._call(theta.to(parameter), torch.zeros(2, *x_shape).to(parameter))
         if tuple(out.shape) != (2,):
             raise ValueError(f"log_ratio of 2 pairs should have shape (2,), got {tuple(out.shape)}")
 

@@ -84,7 +84,7 @@ def _inside(statistics: Tensor) -> Tensor:
     centre, height = 0.25 - statistics[..., 0], statistics[..., 1]
     plus, minus = SQRT2 - centre - height, SQRT2 - centre + height  # q0 ± q1 ≤ √2, as r(cos a ∓ sin a) ≤ plus, minus
     corners = [torch.hypot(centre, height - s * SQRT2) for s in (1, -1)] + [torch.hypot(centre - SQRT2, height)]
-    knots = torch.stack([-centre, plus / SQRT2, minus / SQRT2, plus, minus, *corners], -1)
+    knots = torch.stack([-centre, plus / SQRT2, minus / SQRT2, plus.abs(), minus.abs(), *corners], -1)
     low, high = RADIUS - 9 * SPREAD, RADIUS + 9 * SPREAD
     bell = torch.arange(
         low, high + SPREAD, 3 * SPREAD, dtype=torch.float64, device=knots.device
