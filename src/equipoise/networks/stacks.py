@@ -51,7 +51,11 @@ class Layout:
         """The parameters in a buffer with shape `(M, P)`, as views."""
         members = flat.shape[0]
         parts = zip(self.shapes.items(), self.sizes, flat.split(self.padded, dim=1), strict=True)
-        return {name: part[:, :size].view(members, *shape) for (name, shape), size, part in parts}
+        views = {}
+        for (name, shape), size, part in parts:
+            # Most sizes are multiples of the alignment, and a slice of everything would still copy its gradient.
+            views[name] = (part if part.shape[1] == size else part[:, :size]).view(members, *shape)
+        return views
 
     def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
         """The buffer with shape `(M, P)` from parameters with shape `(M, *shape)`."""
@@ -77,7 +81,11 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Outputs with shape `(M, *, O)`.
     """
-    out = torch.bmm(x.flatten(1, -2), weight.mT)
-    if bias is not None:  # not baddbmm: a compiler fuses this sum with the activation that follows
-        out = out + bias.unsqueeze(1)
+    rows = x.flatten(1, -2)
+    if bias is None:
+        out = torch.bmm(rows, weight.mT)
+    elif torch.compiler.is_compiling():  # a compiler fuses the sum with the activation that follows
+        out = torch.bmm(rows, weight.mT) + bias.unsqueeze(1)
+    else:
+        out = torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
     return out.unflatten(1, x.shape[1:-1])

@@ -133,7 +133,7 @@ def _update(
     clip: float | None,
 ) -> None:
     """Adam over the buffer, in place. A member that is not active gets the rate 0."""
-    gradient = gradient * trainable
+    gradient.mul_(trainable)
     if clip is not None:
         norm = gradient.square().sum(1, keepdim=True).sqrt()
         gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1.0)
