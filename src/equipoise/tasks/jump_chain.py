@@ -26,7 +26,8 @@ Chebyshev interpolant of degree 39 in each is accurate to 1e-7; it is the only t
 come rows of H along b, and of the logarithm of the integral of e^H up to, and from, each b, on a grid of spacing
 10/512 at 2001 steps (finer for longer series: the peak is never narrower than 2/√steps). They are made when first
 asked for. The integral over w is Simpson's rule on the same spacing, where the integrand counts. The log likelihood
-and the log evidence are accurate to 1e-4 wherever the posterior is within 20 nats of its peak, and to 1e-2 everywhere.
+and the log evidence are accurate to 1e-4 where the likelihood is within 20 nats of its peak. Further out the integrands
+are steep at the ends of their ranges: errors of 0.004 were found 64 nats below the peak, and of 1 nat 400 below.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ box to the diamond \(|q_0| + |q_1| \le \sqrt2\), two θ to each q, so \(p(x) = P
 \(q = C + r(\cos a, -\sin a)\), \(C = (0.25 - x_0, x_1)\), falls into the triangle
 \(0 \le q_0 \le \sqrt2 - |q_1|\). For a given r the angles that do are a few arcs, known in closed form; the integral
 over r is split at every radius where an arc appears, ends or meets another (the distances from C to the sides and
-corners, and where the ends of the half circle cross a side), and is accurate to 1e-9.
+corners, and where the ends of the half circle cross a side), and is accurate to 1e-7.
 """
 
 from __future__ import annotations
