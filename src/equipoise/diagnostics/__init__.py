@@ -6,10 +6,11 @@
 from .balance import signed_balance
 from .bands import calibration_band, pointwise_band, simultaneous_band
 from .coverage import coverage_auc, coverage_curve, levels_covered
-from .diagnose import diagnose, summary
+from .diagnose import diagnose
 from .information import information_kept
 from .local import local_coverage
 from .ranks import weighted_rank
+from .summaries import summary
 from .uniformity import uniformity_p_value
 from .verdicts import holm, judge, judge_cells
 

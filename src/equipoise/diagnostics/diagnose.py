@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["diagnose", "summary"]
+__all__ = ["diagnose"]
 
 import warnings
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -19,14 +18,11 @@ from equipoise.progress import Progress
 from equipoise.randomness import generator
 
 from .adapters import Foreign, Surrogate, as_surrogate
-from .balance import signed_balance
-from .bands import Array, calibration_band, pointwise_band, simultaneous_band
+from .bands import Array
 from .checks import checked_pairs, warn_if_unlike_training
-from .coverage import coverage_auc, coverage_curve, levels_covered
-from .information import information_kept, mean_and_error
+from .dataset import ExactLogProb, add_balance, add_information, assemble
 from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure
-from .uniformity import tarp_references, uniformity_p_value
-from .verdicts import judge
+from .uniformity import tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
@@ -37,8 +33,6 @@ EMBEDDING_FACTOR = 64
 MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 #: Below this many effective points a rank is little more than a coin.
 TRUSTED_POINTS = 10
-
-ExactLogProb = Callable[[Tensor, Tensor], Any]
 
 
 def diagnose(
@@ -109,9 +103,9 @@ def diagnose(
     if test is not None:
         joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
     members = [*map(str, range(surrogate.n_members)), "mixture"]
-    ds = _assemble(found, grid, members, theta, alpha, delta)
-    _add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
-    _add_balance(ds, joint, marginal, raw, members, surrogate, notes)
+    ds = assemble(found, grid, members, theta, alpha, delta)
+    add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
+    add_balance(ds, joint, marginal, raw, members, surrogate, notes)
     _warn_about_numbers(found, members, surrogate, samples, notes)
     ds.attrs.update(
         recipe=recipe,
@@ -126,41 +120,6 @@ def diagnose(
         notes="\n".join(notes),
     )
     return ds
-
-
-def summary(ds: xr.Dataset) -> str:
-    """The verdict table of a dataset from `diagnose`, one line a member, to print.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> flat = torch.distributions.Uniform(torch.zeros(1), torch.ones(1))
-        >>> prior = torch.distributions.Independent(flat, 1)
-        >>> ds = diagnose(
-        ...     lambda x: prior.expand((len(x),)),
-        ...     rng.random((60, 1)).astype("float32"),
-        ...     rng.random((60, 1)),
-        ...     prior=prior,
-        ... )
-        >>> print(summary(ds).splitlines()[0])
-        member   verdict                 coverage AUC      log posterior    information   balance g
-    """
-    rows = ["member   verdict                 coverage AUC      log posterior    information   balance g"]
-    for m in map(str, ds["member"].values):
-        one = ds.sel(member=m)
-        names = ("coverage_auc", "nominal_log_prob", "balance_signed")
-        (area, area_se), (nominal, nominal_se), (g, g_se) = ((float(one[v]), float(one[v + "_se"])) for v in names)
-        kept = float(one["information_kept"])
-        rows.append(
-            f"{m:<8} {one['verdict'].item():<23} {area:+.3f} ± {area_se:.3f}   {nominal:+7.2f} ± {nominal_se:.2f}   "
-            + (f"{kept:11.2f}" if np.isfinite(kept) else " " * 10 + "–")
-            + (f"   {g:+.3f} ± {g_se:.3f}" if np.isfinite(g) else "   –")
-        )
-        more = float(one["pairs_to_settle"])
-        if more > 0:
-            rows[-1] += f"   ({more:.0f} more pairs would settle it)" if np.isfinite(more) else ""
-    allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
-    rows.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
-    return "\n".join(rows + [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note])
 
 
 def _measure_all(
@@ -229,125 +188,6 @@ def _test_ratios(
             bar.advance(pair.shape[1], "pairs")
     joint, marginal, raw_ = (np.concatenate(values, 1) for values in zip(*parts, strict=True))
     return joint, marginal, raw_
-
-
-def _assemble(
-    found: dict[str, Array], grid: Array, members: list[str], theta: Tensor, alpha: float, delta: float
-) -> xr.Dataset:
-    rank, n, dim = found["rank"], found["rank"].shape[1], theta.shape[1]
-    curve, (area, area_se) = coverage_curve(rank, grid), coverage_auc(rank)
-    low, high = simultaneous_band(curve, n, 1 - alpha)
-    low_one, high_one = pointwise_band(curve, n, 1 - alpha)
-    band_low, band_high = calibration_band(grid, n, 1 - alpha)
-    found_verdicts = judge(rank, alpha=alpha, delta=delta)
-    nominal, nominal_se = mean_and_error(found["log_prob"])
-    sbc = np.moveaxis(found["sbc_rank"], -1, 1)
-    by_level, by_pair = ("member", "level"), ("member", "pair")
-    variables: dict[str, tuple[Any, Any, str]] = {
-        "rank": (by_pair, rank, "HPD rank"),
-        "coverage": (by_level, curve, "expected coverage"),
-        "coverage_low": (by_level, low, "simultaneous band of the coverage, lower end"),
-        "coverage_high": (by_level, high, "simultaneous band of the coverage, upper end"),
-        "coverage_low_pointwise": (by_level, low_one, "interval of the coverage at each level alone, lower end"),
-        "coverage_high_pointwise": (by_level, high_one, "interval of the coverage at each level alone, upper end"),
-        "calibration_low": ("level", band_low, "where the whole curve of a calibrated posterior lies, lower end"),
-        "calibration_high": ("level", band_high, "where the whole curve of a calibrated posterior lies, upper end"),
-        "coverage_auc": ("member", area, "area between coverage and the diagonal"),
-        "coverage_auc_se": ("member", area_se, "standard error of the coverage AUC"),
-        "levels_covered": (
-            "member",
-            levels_covered(curve, grid),
-            "levels strictly between 0 and 1 with coverage ≥ level",
-        ),
-        "verdict": ("member", found_verdicts.verdict.astype(object), "verdict"),
-        "verdict_p_value": ("member", found_verdicts.p_value, "p-value of: coverage ≥ level everywhere"),
-        "certificate_p_value": (
-            "member",
-            found_verdicts.certificate_p_value,
-            "p-value of: coverage < level - delta somewhere",
-        ),
-        "pairs_to_settle": ("member", found_verdicts.pairs_to_settle, "further pairs that would settle the verdict"),
-        "delta": ((), delta, "tolerance of the certificate"),
-        "log_prob": (by_pair, found["log_prob"], "log posterior of the true parameters"),
-        "nominal_log_prob": ("member", nominal, "nominal log posterior"),
-        "nominal_log_prob_se": ("member", nominal_se, "standard error of the nominal log posterior"),
-        "entropy": ("member", found["entropy"].mean(-1), "mean entropy of the posterior"),
-        "leakage": ("member", found["leakage"].mean(-1), "mean mass outside the prior's support"),
-        "effective_samples": ("member", np.median(found["effective"], -1), "median effective number of points a rank"),
-        "effective_samples_min": ("member", found["effective"].min(-1), "smallest effective number of points a rank"),
-        "sbc_rank": (("member", "parameter", "pair"), sbc, "SBC rank"),
-        "sbc": (("member", "parameter", "level"), coverage_curve(sbc, grid), "share of SBC ranks up to the level"),
-        "sbc_p_value": (("member", "parameter"), uniformity_p_value(sbc), "p-value of: SBC ranks are uniform"),
-        "tarp_rank": (by_pair, found["tarp_rank"], "TARP rank"),
-        "tarp": (by_level, coverage_curve(found["tarp_rank"], grid), "TARP expected coverage"),
-        "tarp_p_value": ("member", uniformity_p_value(found["tarp_rank"]), "p-value of: TARP ranks are uniform"),
-        "theta": (("pair", "parameter"), theta.double().cpu().numpy(), "true parameters"),
-    }
-    ds = xr.Dataset(coords={"member": members, "level": grid, "pair": np.arange(n), "parameter": np.arange(dim)})
-    for name, (dims, values, meaning) in variables.items():
-        ds[name] = xr.DataArray(values, dims=dims, attrs={"long_name": meaning})
-    return ds
-
-
-def _add_information(
-    ds: xr.Dataset,
-    s: Surrogate,
-    theta: Tensor,
-    x: Tensor,
-    exact: ExactLogProb | ArrayLike | Tensor | None,
-    found: dict[str, Array],
-    notes: list[str],
-) -> None:
-    n, nan = len(theta), np.full(len(ds["member"]), np.nan)
-    kept, kept_se = nan, nan
-    exact_mean, exact_se = np.array(np.nan), np.array(np.nan)
-    log_prior = np.full(n, np.nan)
-    if s.prior is not None:
-        log_prior = s.prior.log_prob(theta.to(s.prior.device)).double().cpu().numpy()
-    else:
-        notes.append("no prior was given: information kept, balance and leakage need one")
-    if exact is not None:
-        values = exact(theta, x) if callable(exact) else exact
-        values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
-        if values.shape != (n,):
-            raise ValueError(
-                f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}"
-            )
-        if not np.isfinite(values).all():
-            raise ValueError(f"exact_log_prob is not finite for {int((~np.isfinite(values)).sum())} of the {n} pairs")
-        (exact_mean, exact_se), (kept, kept_se) = (
-            mean_and_error(values),
-            information_kept(found["log_prob"], log_prior, values),
-        )
-    for name, dims, value, meaning in (
-        ("information_kept", "member", kept, "information kept: 0 for the prior, 1 for the exact posterior"),
-        ("information_kept_se", "member", kept_se, "standard error of the information kept"),
-        ("prior_log_prob", (), log_prior.mean(), "mean log prior of the true parameters"),
-        ("exact_log_prob", (), exact_mean, "nominal log posterior of the exact posterior"),
-        ("exact_log_prob_se", (), exact_se, "standard error of the exact nominal log posterior"),
-    ):
-        ds[name] = xr.DataArray(value, dims=dims, attrs={"long_name": meaning})
-
-
-def _add_balance(
-    ds: xr.Dataset, joint: Array, marginal: Array, raw: Array, members: list[str], s: Surrogate, notes: list[str]
-) -> None:
-    g, g_se = signed_balance(joint, marginal)
-    nominal, nominal_se = mean_and_error(raw)
-    if len(g) < len(members):
-        # A larger test set has no normalisers, hence no mixture; a single member is its own.
-        pad = [g, g_se, nominal, nominal_se]
-        g, g_se, nominal, nominal_se = (np.append(v, v[0] if s.n_members == 1 else np.nan) for v in pad)
-        if s.n_members > 1:
-            notes.append("the mixture has no raw density: its balance over the larger test set is not computed")
-    for name, value, meaning in (
-        ("balancing_error", abs(g), "balancing error"),
-        ("balance_signed", g, "balance g, negative where too narrow"),
-        ("balance_signed_se", g_se, "standard error of the balance"),
-        ("nominal_log_prob_raw", nominal, "nominal log posterior, not normalised"),
-        ("nominal_log_prob_raw_se", nominal_se, "standard error of the nominal log posterior, not normalised"),
-    ):
-        ds[name] = xr.DataArray(value, dims="member", attrs={"long_name": meaning})
 
 
 def _warn_about_numbers(
