@@ -152,8 +152,7 @@ def gpu(options: argparse.Namespace) -> None:
     print(f"\ncoverage AUC on the grid, {len(fixed)} pairs: {float(area):+.3f} ± {float(error):.3f}")
 
 
-# --- peers
-# ------------------------------------------------------------------------------------------------------------
+# --- peers -----------------------------------------------------------------------------------------------------------
 
 
 def lampe_flow(test: tuple[Tensor, Tensor], pairs: int, samples: int) -> float:
@@ -257,8 +256,7 @@ def grid_ranks(posterior: eq.Posterior | Ideal, theta: Tensor, x: Tensor, bins: 
     return torch.stack(ranks).double().cpu().numpy()
 
 
-# --- small things
-# -----------------------------------------------------------------------------------------------------
+# --- small things ----------------------------------------------------------------------------------------------------
 
 
 def simulated(task: eq.Task, n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -272,8 +272,7 @@ def test_local_coverage_finds_where_a_posterior_fails():
         local_coverage(rank, x[:, 0], bins=2000)
 
 
-# --- bad input
-# --------------------------------------------------------------------------------------------------------
+# --- bad input -------------------------------------------------------------------------------------------------------
 
 
 def test_bad_pairs_are_refused_with_a_reason():

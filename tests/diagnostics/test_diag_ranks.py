@@ -96,8 +96,7 @@ def test_the_prior_as_surrogate_is_calibrated_balanced_and_knows_nothing(kind: s
     assert float(one.entropy) == pytest.approx(float(prior.entropy()), abs=0.01)
 
 
-# --- agreement on exact posteriors
-# ------------------------------------------------------------------------------------
+# --- agreement on exact posteriors -----------------------------------------------------------------------------------
 
 
 class ExactPosterior:
@@ -181,8 +180,7 @@ def test_exact_posteriors_of_tasks_are_neither_overconfident_nor_far_from_the_di
     assert float(one.information_kept) == pytest.approx(1, abs=0.03)
 
 
-# --- proposals
-# --------------------------------------------------------------------------------------------------------
+# --- proposals -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dim", "side"), [(1, 50), (2, 12), (3, 5)])

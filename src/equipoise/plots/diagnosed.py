@@ -1,0 +1,135 @@
+"""One posterior: figures of what `equipoise.diagnose` returns."""
+
+from __future__ import annotations
+
+__all__ = ["coverage", "local_coverage", "sbc", "tarp"]
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from .style import CYCLE, GREY, INK, LIGHT, VERDICTS, axes_or_new, legend, p_text
+
+
+def coverage(
+    ds: xr.Dataset,
+    member: str | Sequence[str] | None = None,
+    *,
+    ax: Axes | None = None,
+    difference: bool = False,
+    pointwise: bool = False,
+    labels: Sequence[str] | None = None,
+) -> Axes:
+    """Expected coverage against level, with its simultaneous band.
+
+    Arguments:
+        ds: from `diagnose`.
+        member: which to draw; None for the mixture in front of its members.
+        ax: where; None for a new figure.
+        difference: draw coverage minus level, which shows small departures.
+        pointwise: draw the interval of each level as well.
+        labels: names for the legend, one a member drawn.
+    """
+    ax = axes_or_new(ax, (3.6, 3.4))
+    level = ds["level"].values
+    base = level if difference else 0.0
+    chosen = ["mixture"] if member is None else [member] if isinstance(member, str) else list(member)
+    if member is None and ds.sizes["member"] > 2:
+        for i, name in enumerate(m for m in ds["member"].values if m != "mixture"):
+            curve = ds["coverage"].sel(member=name) - base
+            ax.plot(level, curve, color=GREY, lw=0.7, alpha=0.7, zorder=2, label="members" if i == 0 else None)
+    ax.plot(level, level - base, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)
+    for i, name in enumerate(chosen):
+        one = ds.sel(member=name)
+        verdict = str(one["verdict"].values)
+        colour = VERDICTS[verdict] if len(chosen) == 1 else CYCLE[i % len(CYCLE)]
+        ax.fill_between(level, one["coverage_low"] - base, one["coverage_high"] - base, color=colour, alpha=0.2, lw=0)
+        if pointwise:
+            low, high = one["coverage_low_pointwise"] - base, one["coverage_high_pointwise"] - base
+            ax.fill_between(level, low, high, color=colour, alpha=0.25, lw=0)
+        text = (
+            labels[i] if labels is not None else str(name) if len(chosen) > 1 or ds.sizes["member"] > 2 else "posterior"
+        )
+        ax.plot(level, one["coverage"] - base, color=colour, lw=1.8, zorder=3, label=f"{text}: {verdict}")
+    ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="coverage − level" if difference else "expected coverage")
+    if not difference:
+        ax.set(ylim=(0, 1), aspect="equal")
+        ax.text(0.97, 0.05, "overconfident", color=GREY, ha="right", fontsize="small", style="italic")
+    legend(ax, loc="upper left" if not difference else "best")
+    return ax
+
+
+def sbc(ds: xr.Dataset, member: str = "mixture", *, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
+    """SBC: the share of ranks up to each level, minus the level, a line a parameter, and the 95% band of uniform ranks.
+
+    Arguments:
+        ds: from `diagnose`.
+        member: which member.
+        ax: where; None for a new figure.
+        names: of the parameters.
+    """
+    ax = axes_or_new(ax, (4.2, 2.8))
+    names = names or [f"θ$_{{{int(j) + 1}}}$" for j in ds["parameter"].values]
+    _uniform_band(ax, ds)
+    for j, name in enumerate(names):
+        one = ds.sel(member=member).isel(parameter=j)
+        p = float(one["sbc_p_value"])
+        ax.plot(ds["level"], one["sbc"] - ds["level"], color=CYCLE[j % len(CYCLE)], label=f"{name}  {p_text(p)}")
+    ax.set(xlim=(0, 1), xlabel="SBC rank", ylabel="ECDF − rank")
+    legend(ax, ncols=1 if len(names) <= 3 else 2)
+    return ax
+
+
+def tarp(ds: xr.Dataset, member: str | Sequence[str] = "mixture", *, ax: Axes | None = None) -> Axes:
+    """TARP's expected coverage minus the level, with the 95% band of a correct posterior.
+
+    Arguments:
+        ds: from `diagnose`.
+        member: which member, or several.
+        ax: where; None for a new figure.
+    """
+    ax = axes_or_new(ax, (4.2, 2.8))
+    _uniform_band(ax, ds)
+    for i, name in enumerate([member] if isinstance(member, str) else member):
+        one = ds.sel(member=name)
+        text = f"{name}  {p_text(float(one['tarp_p_value']))}"
+        ax.plot(ds["level"], one["tarp"] - ds["level"], color=CYCLE[i % len(CYCLE)], label=text)
+    ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="TARP coverage − level")
+    legend(ax)
+    return ax
+
+
+def local_coverage(local: xr.Dataset, member: str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Coverage at a few levels against a scalar, with the 95% interval of each bin.
+
+    Arguments:
+        local: from `equipoise.diagnostics.local_coverage`.
+        member: which member; None for the last, the mixture.
+        ax: where; None for a new figure.
+    """
+    ax = axes_or_new(ax, (4.4, 3.0))
+    one = local.sel(member=member) if member is not None else local.isel(member=-1)
+    x = one["value"].values
+    offset = 0.012 * (x[-1] - x[0] if len(x) > 1 else 1.0)
+    for i, level in enumerate(one["level"].values):
+        colour = CYCLE[i % len(CYCLE)]
+        at = one.sel(level=level)
+        shift = (i - (one.sizes["level"] - 1) / 2) * offset
+        error = np.stack([at["coverage"] - at["coverage_low"], at["coverage_high"] - at["coverage"]])
+        ax.axhline(level, color=colour, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        ax.errorbar(x + shift, at["coverage"], error, color=colour, marker="o", ms=3.5, lw=1.2, elinewidth=0.9)
+        ax.annotate(
+            f"{level:g}", (1.01, level), xycoords=("axes fraction", "data"), color=colour, va="center", fontsize="small"
+        )
+    low = max(0.0, float(min(one["coverage_low"].min(), one["level"].min())) - 0.05)
+    ax.set(xlabel=local.attrs.get("value", "value"), ylabel="coverage", ylim=(low, 1.03))
+    return ax
+
+
+def _uniform_band(ax: Axes, ds: xr.Dataset) -> None:
+    level = ds["level"]
+    low, high = ds["calibration_low"] - level, ds["calibration_high"] - level
+    ax.fill_between(level, low, high, color=LIGHT, alpha=0.8, lw=0, label="95% band", zorder=0)
+    ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)

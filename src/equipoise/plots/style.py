@@ -1,0 +1,61 @@
+"""Colours and small things that all figures share."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+INK, GREY, LIGHT = "#1a1d21", "#6b7178", "#d9dde1"
+#: Okabe and Ito's colours, which colour-blind readers tell apart; the yellow is left out, it vanishes on white.
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+#: Green for certified, red for overconfident, grey for not known yet.
+VERDICTS = {"overconfident": "#C4452B", "certified conservative": "#00876C", "inconclusive": GREY}
+MARKERS = "osD^vP*X"
+
+
+def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    if ax is None:
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    assert ax is not None
+    quiet_spines(ax)
+    return ax
+
+
+def quiet_spines(ax: Axes) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(GREY)
+    ax.tick_params(color=GREY)
+
+
+def legend(ax: Axes, **options: Any) -> None:
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize="small", handlelength=1.5, facecolor="white", edgecolor="none", framealpha=0.75, **options)
+
+
+def darker(colour: str) -> tuple[float, float, float]:
+    r, g, b = to_rgb(colour)
+    return 0.45 * r, 0.45 * g, 0.45 * b
+
+
+def budget_text(budget: Any) -> str:
+    value = int(budget)
+    return f"2$^{{{value.bit_length() - 1}}}$" if value & (value - 1) == 0 and value > 1 else f"{value:,}"
+
+
+def p_text(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
+def star(ax: Axes, x: float, y: float) -> None:
+    ax.plot(x, y, marker="*", ms=10, color=INK, mec="white", mew=0.8, ls="", zorder=5)
