@@ -239,7 +239,10 @@ def test_the_module_runs_and_completes():
 
 
 def test_help_needs_no_torch():
-    code = "import sys; from equipoise.cli import app; app(['run', '--help'], standalone_mode=False); print('torch' in sys.modules)"
+    code = (
+        "import sys; from equipoise.cli import app; app(['run', '--help'], standalone_mode=False); "
+        "print('torch' in sys.modules)"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "False" and "--method" in shown.stdout
 
