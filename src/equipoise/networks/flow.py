@@ -212,8 +212,8 @@ class SplineFlow(Network):
         for t, shared in reversed(list(enumerate(self._shared(p, features)))):
             u = torch.zeros_like(v[:, :1]) if v.ndim > 3 else torch.zeros_like(v)
             for _ in range(self.dim):
-                # Each pass settles one more coordinate in the transform's order. The first depends on x alone, so its knots
-                # are computed once for all draws.
+                # Each pass settles one more coordinate in the transform's order. The first depends on x alone, so
+                # its knots are computed once for all draws.
                 u, log_slope = spline_inverse(v, self._knots(p, t, u, shared), self.bins)
             v, log_slopes = u, log_slopes + log_slope.sum(-1)
         theta = self.decode(v)
