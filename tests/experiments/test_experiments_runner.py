@@ -280,7 +280,7 @@ def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
     engine._local(Execution(None, 1), stacks=5)
     options = [w["options"] for w in made["workers"].values()]
     assert all(o["nthreads"] == 1 for o in options)
-    assert [o["env"]["CUDA_VISIBLE_DEVICES"] for o in options if o["env"]] == workers
+    assert [v for o in options if (v := o["env"].get("CUDA_VISIBLE_DEVICES"))] == workers
     assert all(("resources" in o) == bool(workers) for o in options)
     engine._local(Execution("cpu", 1), stacks=1)
-    assert len(made["workers"]) == 1 and not made["workers"][0]["options"]["env"]
+    assert len(made["workers"]) == 1 and "CUDA_VISIBLE_DEVICES" not in made["workers"][0]["options"]["env"]

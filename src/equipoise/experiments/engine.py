@@ -218,7 +218,7 @@ def _local(execution: Execution, stacks: int) -> Any:
     count = min(len(gpus) or max(1, cores // execution.threads), max(1, stacks))
     workers = {}
     for i in range(count):
-        env = {"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {}
+        env = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {})
         options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "env": env, "silence_logs": logging.ERROR}
         options |= {"dashboard": False, "host": "127.0.0.1"}
         workers[i] = {"cls": Nanny, "options": options | ({"resources": {"GPU": 1}} if gpus else {})}
