@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -200,11 +201,12 @@ def verdict_table(ds: xr.Dataset) -> Table:
     The columns are the coverage AUC with its standard error, the nominal log posterior, the information kept, and the
     balancing error.
     """
-    table = Table(title=f"verdicts over {int(ds['pairs'])} coverage pairs", title_justify="left")
-    for name in ("task", "method", "budget", "verdict", "coverage AUC", "log post.", "info.", "balance"):
-        table.add_column(
-            name, justify="left" if name in ("task", "method", "verdict") else "right", no_wrap=name != "verdict"
-        )
+    table = Table(title=f"verdicts over {int(ds['pairs'])} coverage pairs", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance"):
+        words = name in ("task", "method", "verdict")
+        # A verdict may break between its words, never inside one, however narrow the terminal.
+        width = len("overconfident") if name == "verdict" else None
+        table.add_column(name, justify="left" if words else "right", no_wrap=name != "verdict", min_width=width)
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:
