@@ -201,7 +201,12 @@ def verdict_table(ds: xr.Dataset) -> Table:
     The columns are the coverage AUC with its standard error, the nominal log posterior, the information kept, and the
     balancing error.
     """
-    table = Table(title=f"verdicts over {int(ds['pairs'])} coverage pairs", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=f"verdicts over {int(ds['pairs'])} coverage pairs",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+    )
     for name in ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance"):
         words = name in ("task", "method", "verdict")
         # A verdict may break between its words, never inside one, however narrow the terminal.
