@@ -62,7 +62,7 @@ def test_run_ends_in_results_figures_and_report(finished):
 def test_running_again_says_that_all_is_there(finished):
     path, _ = finished
     result = equipoise("run", "--grid", path / "small.toml", "--out", path / "out", "--no-report")
-    assert "all 2 cells are there" in result.output and "verdicts over 60 coverage pairs" in result.output
+    assert "all 2 cells are there" in result.output and "verdicts on 60 coverage pairs" in result.output
     for word in ("npe", "bnre", "slcp", "128"):
         assert word in result.output
 

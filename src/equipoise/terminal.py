@@ -202,21 +202,21 @@ def verdict_table(ds: xr.Dataset) -> Table:
     balancing error.
     """
     table = Table(
-        title=f"verdicts over {int(ds['pairs'])} coverage pairs",
+        title=f"verdicts on {int(ds['pairs'])} coverage pairs (Holm over all cells)",
         title_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
     )
     for name in ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance"):
-        words = name in ("task", "method", "verdict")
+        left = name in ("task", "method", "verdict")
         # A verdict may break between its words, never inside one, however narrow the terminal.
         width = len("overconfident") if name == "verdict" else None
-        table.add_column(name, justify="left" if words else "right", no_wrap=name != "verdict", min_width=width)
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "verdict", min_width=width)
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:
                 cell = ds.sel({"task": t, "method": m, "budget": b})  # `method=` means something else to sel
-                words = [w for w in cell["verdict"].values.ravel().tolist() if w]
+                words = [w for w in cell["verdict_holm"].values.ravel().tolist() if w]
                 if words:
                     table.add_row(str(t), str(m), str(b), _verdicts(words), *_numbers(cell))
         table.add_section()
