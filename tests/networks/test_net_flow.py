@@ -62,6 +62,27 @@ def test_density_is_zukos(dim: int) -> None:
         torch.testing.assert_close(got[m], reference(x).log_prob(theta) - prior.log_prob(theta))
 
 
+@pytest.mark.parametrize(("dim", "hidden"), [(1, (32, 32)), (2, (32, 31)), (3, (17,)), (5, (9, 12, 7))])
+def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tuple[int, ...]) -> None:
+    """Where a transform is walked coordinate by coordinate, sharing among draws what sees x alone."""
+    prior = priors(dim)["box"]
+    flow = SplineFlow(prior, Flat((FEATURES,)), hidden=hidden)
+    p = flow.init([(5, 0), (6, 0)], [torch.zeros(FEATURES)] * 2, [torch.ones(FEATURES)] * 2)
+    theta, x, noise = prior.sample((7, 6)), torch.randn(6, FEATURES), 2 * torch.randn(2, 7, 6, dim)
+    with torch.no_grad():
+        ratio = flow.ratio(p, flow.encode(theta)[None], flow.embed(p, x[None]))
+        draws, draws_ratio = flow.sample(p, flow.embed(p, x[None]), noise)
+    for m, seed in enumerate((5, 6)):
+        torch.manual_seed(seed)
+        reference = zuko.flows.NSF(dim, FEATURES, transforms=3, hidden_features=hidden, activation=nn.SELU)(x)
+        torch.testing.assert_close(ratio[m], reference.log_prob(theta) - prior.log_prob(theta))
+        want = reference.transform.inv(noise[m])
+        torch.testing.assert_close(draws[m], want, rtol=1e-6, atol=1e-7)
+        inside = prior.contains(want)
+        own = reference.log_prob(want)[inside] - prior.log_prob(want)[inside]
+        torch.testing.assert_close(draws_ratio[m][inside], own, rtol=1e-6, atol=1e-6)
+
+
 def test_spline_is_zukos_inside_and_outside_its_domain() -> None:
     x = 4 * torch.randn(2000, generator=torch.Generator().manual_seed(0))
     phi = 2 * torch.randn(2000, 23, generator=torch.Generator().manual_seed(1))
