@@ -86,7 +86,9 @@ def test_status_as_table_json_and_csv(finished):
 def test_status_of_an_unfinished_experiment_is_1(finished, tmp_path):
     path, _ = finished
     options = ("--grid", path / "small.toml", "--out", tmp_path / "o", "--threads", 1, "--device", "cpu", "--no-report")
-    equipoise("run", *options, "--stop-after", 0, "--quiet", code=1)
+    equipoise("run", *options, "--method", "npe", "--quiet")
+    result = equipoise("run", *options, "--stop-after", 0, code=1)
+    assert "would not end in time: 1." in result.output and "--pace 0" in result.output
     result = equipoise("status", tmp_path / "o", code=1)
     assert "missing" in result.output and "done" in result.output
     equipoise("status", tmp_path / "nothing", code=2)

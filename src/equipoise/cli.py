@@ -72,7 +72,7 @@ def run(
     members: Annotated[int | None, typer.Option(help="Networks a run; its posterior is their mixture.")] = None,
     grid: Annotated[
         str | None,
-        typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper or released."),
+        typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -91,7 +91,17 @@ def run(
         str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
-    stop_after: Annotated[float | None, typer.Option(metavar="MINUTES", help="Begin no stack after this long.")] = None,
+    stack: Annotated[int | None, typer.Option(help="Train at most this many members together.")] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
+    ] = None,
+    pace: Annotated[
+        float | None,
+        typer.Option(
+            help="What stacks take, as a share of the times of --dry-run; 0 begins them until the time is over. "
+            "What finished stacks took, unless given."
+        ),
+    ] = None,
     checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
     report: Annotated[bool, typer.Option(help="Write figures and the report.")] = True,
     dry_run: Annotated[
@@ -117,6 +127,7 @@ def run(
             "members": members,
             "pairs": pairs,
             "seed": seed,
+            "stack": stack,
         }
         chosen = choose_grid(grid, protocol, epochs, changes)
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
@@ -125,10 +136,12 @@ def run(
             raise ValueError(f"--device is cpu or cuda, got {device!r}")
         if threads is not None and threads < 1:
             raise ValueError(f"--threads is at least 1, got {threads}")
+        if pace is not None and pace < 0:
+            raise ValueError(f"--pace is at least 0, got {pace}")
         if dry_run:
             show_plan(chosen, folder, device, as_json)
             return
-        state = compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, quiet or as_json)
+        state = compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, quiet or as_json)
         conclude(chosen, folder, state, report, quiet, as_json)
     raise typer.Exit(0 if state.complete else 1)
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from equipoise.experiments import (
@@ -26,8 +25,8 @@ from equipoise.experiments import (
     state_of,
     write_results,
 )
-from equipoise.experiments.costs import Cost, cost
-from equipoise.experiments.entries import nearest
+from equipoise.experiments.costs import Cost, cost, device_kind
+from equipoise.experiments.entries import nearest, select
 from equipoise.experiments.grids import read_toml
 from equipoise.terminal import Watch, duration, plan_table, status_table, verdict_table
 
@@ -42,12 +41,16 @@ def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, chan
     if epochs is not None:
         changes["training"] = {**values.get("training", {}), "epochs": epochs}
     values.setdefault("name", name)
+    if grid is not None:  # a part of the grid keeps its cells: options of its entries, and what is stacked with what
+        for axis in ("tasks", "methods"):
+            if changes.get(axis):
+                changes[axis] = select(values.get(axis, []), changes[axis], axis)
     return load_grid(values, changes)
 
 
 def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> None:
     """Print what would be computed, and what it would cost."""
-    stacks, kind = missing_stacks(grid, folder), _kind(device)
+    stacks, kind = missing_stacks(grid, folder, device), device_kind(device)
     if as_json:
         rows = [
             {
@@ -79,10 +82,11 @@ def compute(
     threads: int | None,
     checkpoint: bool,
     stop_after: float | None,
+    pace: float | None,
     quiet: bool,
 ) -> State:
     """Compute what is missing, and show how it goes."""
-    console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder), _kind(device)
+    console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder, device), device_kind(device)
     if not quiet:
         total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
         most = Cost.total(cost(s, kind) for s in stacks).seconds
@@ -98,6 +102,7 @@ def compute(
             threads=threads,
             checkpoint=checkpoint,
             stop_after=None if stop_after is None else 60 * stop_after,
+            pace=pace,
             tell=watch.tell,
         )
 
@@ -132,10 +137,6 @@ def _write_report(path: Path) -> dict[str, str]:
     write_figures(path, path / "figures")
     write_report(path, path / "report.html")
     return {"figures": str(path / "figures"), "report": str(path / "report.html")}
-
-
-def _kind(device: str | None) -> str:
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def state_row(state: State) -> dict[str, Any]:

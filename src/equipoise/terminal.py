@@ -74,6 +74,7 @@ class Watch:
         self.stacks = {s.identity: s for s in stacks}
         self.costs = {s.identity: cost(s, device).seconds for s in stacks}
         self.ended: dict[str, str] = {}
+        self.late: list[Stack] = []
         self.started = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -99,9 +100,19 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
             self._progress.stop()
+        if self.late and not self.quiet:
+            first = min(self.late, key=lambda s: self.costs[s.identity])
+            self.console.print(
+                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is {first.label}, at most "
+                f"{duration(self.costs[first.identity])} (--pace 0 begins it all the same)",
+                highlight=False,
+            )
 
     def tell(self, stack: Stack, outcome: str) -> None:
-        """A stack has ended."""
+        """A stack has ended, or was left for another time."""
+        if outcome == "late":
+            self.late.append(stack)
+            return
         self.ended[stack.identity] = outcome
         if self.quiet or (self.console.is_terminal and outcome == "done"):
             return

@@ -12,6 +12,8 @@ from experiments_tiny import TINY, write_toml
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import method_of, parse_entry
 from equipoise.experiments.grids import PACKAGED
+from equipoise.experiments.protocols import PROTOCOLS
+from equipoise.launch import choose_grid
 from equipoise.methods import METHODS
 from equipoise.tasks import TASKS
 from equipoise.training import PAPER, RELEASED
@@ -38,6 +40,9 @@ GRIDS = Path(__file__).parents[2] / "grids"
         ({"methods": [{"name": "bnpe", "balance": "multiclass"}]}, ["multiclass", "contrastive"]),
         ({"methods": [{"name": "bnpe", "balance": "kl", "unbiased": True}]}, ["KL", "unbiased"]),
         ({"methods": [{"name": "bnpe", "keep": "all"}]}, ["keep is best or last"]),
+        ({"methods": [{"name": "bnpe", "recipe": "relesed"}]}, ["'relesed'", "did you mean 'released'"]),
+        ({"recipe": "equipose"}, ["'equipose'", "did you mean 'equipoise'"]),
+        ({"methods": ["npe", "npe[recipe=equipoise]"]}, ["npe[recipe=equipoise] and npe are the same"]),
         ({"methods": ["npe", "npe"]}, ["npe is listed twice"]),
         ({"methods": ["bnpe", {"name": "bnpe", "strength": 100}]}, ["bnpe[strength=100]", "are the same"]),
         ({"methods": [3]}, ["an entry is a name or a table"]),
@@ -112,13 +117,96 @@ def test_the_papers_grids():
     assert [m.label for m in released.methods if m.name.startswith(("bnpe", "npe"))] == ["npe"]
     assert paper.settings() == PAPER and released.settings() == RELEASED
     assert paper.rules.pairs == released.rules.pairs == 10_000 and paper.rules.test == 100_000
-    assert paper.rules.recipe == "equipoise" and released.rules.recipe == "released"
+    # Both are judged with our ranks; the protocol's own way is one cell of artefact.toml.
+    assert paper.rules.recipe == released.rules.recipe == "equipoise" and PROTOCOLS["released"].recipe == "released"
     assert load_grid(TINY | {"pairs": None}).rules.pairs == 1000
     shapes = {g.protocol: {t.name: g.task(t).x_shape for t in g.tasks} for g in (paper, released)}
     assert shapes["paper"]["lotka_volterra"] == (2001, 2) and shapes["released"]["lotka_volterra"] == (1001, 2)
     assert paper.sizes("lotka_volterra").x_scale == 100 and released.sizes("two_moons").flow == (256,) * 6
     # One stack for each task, budget and network: everything that can be trained together is.
     assert len(stacks_of(paper)) == 5 * 8 * 2
+
+
+def test_the_grid_of_parts_has_every_combination_once():
+    """Weights kept × loss × balance × λ, with λ = 0 as one method whatever the balance."""
+    grid = load_grid("ablation")
+    found = {}
+    for entry in grid.methods:
+        meant = method_of(entry)
+        term = meant.row.balance, dict(meant.objective).get("unbiased", False), meant.row.strength
+        found.setdefault((meant.row.network, meant.row.loss, meant.keep), []).append(term)
+    strengths = [1, 10, 100, 1000]
+    flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
+    expected = {("flow", loss, keep): flows for loss in ("npe", "nre") for keep in ("best", "last")}
+    for keep in ("best", "last"):
+        expected["classifier", "nre", keep] = [("none", False, 0)] + [("chi2", False, s) for s in strengths]
+        expected["classifier", "nre_c", keep] = [("none", False, 0)] + [
+            (b, False, s) for b in ("chi2", "multiclass") for s in strengths
+        ]
+    assert {k: sorted(v) for k, v in found.items()} == {k: sorted(v) for k, v in expected.items()}
+    # Best and last weights come from stacks of the same composition and length, hence of the same training.
+    assert not grid.settings().early_stop
+    stacks = stacks_of(grid)
+    for task, budget, network in {(s.task.name, s.budget, s.network) for s in stacks}:
+        best, last = (s for s in stacks if (s.task.name, s.budget, s.network) == (task, budget, network))
+        assert (best.settings.keep, last.settings.keep) == ("best", "last")
+        assert [(c.row, c.objective, c.run) for c in best.cells] == [(c.row, c.objective, c.run) for c in last.cells]
+
+
+def test_the_grid_of_starts_has_every_scheme():
+    schemes = {}
+    for entry in load_grid("start").methods:
+        meant = method_of(entry)
+        schemes.setdefault((meant.row.loss, meant.row.balance), set()).add((meant.row.start, meant.init))
+    starts = {("random", None)} | {(s, i) for s in ("prior", "prior_base") for i in ("scaled", "identity")}
+    assert schemes == {
+        ("npe", "none"): {("random", None)},
+        ("npe", "chi2"): starts,
+        ("nre", "none"): {("random", None)},
+        ("nre", "chi2"): starts,
+    }
+
+
+def test_the_grid_of_the_artefact_judges_the_same_networks_twice():
+    stacks = stacks_of(load_grid("artefact"))
+    pairs = {}
+    for stack in stacks:
+        assert stack.settings == RELEASED and stack.rules.samples == 1000
+        pairs.setdefault((stack.budget, stack.network), []).append(stack)
+    for ours, theirs in pairs.values():
+        assert (ours.rules.recipe, theirs.rules.recipe) == ("equipoise", "released")
+        assert [(c.row, c.run) for c in ours.cells] == [(c.row, c.run) for c in theirs.cells]
+        assert not {c.identity for c in ours.cells} & {c.identity for c in theirs.cells}
+
+
+@pytest.mark.parametrize("name", ["paper", "released", "ablation", "start"])
+def test_some_tasks_and_budgets_of_a_grid_have_the_same_stacks(name):
+    """What a series of short jobs computes part by part is what one long job would compute."""
+    whole = {s.identity for s in stacks_of(load_grid(name))}
+    task = load_grid(name).tasks[1].name
+    part = stacks_of(choose_grid(name, None, None, {"tasks": [task], "budgets": [8192, 1024]}))
+    assert part and {s.identity for s in part} < whole
+    # Fewer methods or runs keep the cells, but not the company they are trained in.
+    fewer = stacks_of(choose_grid(name, None, None, {"tasks": [task], "runs": 2}))
+    cells = {c.identity for c in cells_of(load_grid(name))}
+    assert {c.identity for s in fewer for c in s.cells} < cells and not {s.identity for s in fewer} & whole
+
+
+def test_the_command_line_selects_entries_with_their_options(tmp_path):
+    entries = {
+        "tasks": ["slcp", {"name": "lotka_volterra", "steps": 50}],
+        "methods": ["npe", "bnpe[strength=1]", "bnre"],
+    }
+    file = write_toml(tmp_path / "mine.toml", TINY | {"methods": entries["methods"]})
+    file.write_text(file.read_text().replace('["slcp"]', '["slcp", {name = "lotka_volterra", steps = 50}]'))
+    grid = choose_grid(str(file), None, None, {"tasks": ["lotka_volterra"], "methods": ["bnpe", "bnre"]})
+    assert [t.label for t in grid.tasks] == ["lotka_volterra[steps=50]"]
+    assert [m.label for m in grid.methods] == ["bnpe[strength=1]", "bnre"]
+    assert {c.identity for c in cells_of(grid)} < {c.identity for c in cells_of(load_grid(file))}
+    # What the grid does not have is added, and what does not exist is refused.
+    assert choose_grid(str(file), None, None, {"tasks": ["weinberg"]}).tasks[0].name == "weinberg"
+    with pytest.raises(GridError, match="did you mean 'slcp'"):
+        choose_grid(str(file), None, None, {"tasks": ["slpc"]})
 
 
 def test_a_protocol_never_changes_what_a_method_means():

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
 from equipoise.experiments import Folder, engine, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments.costs import cost
 from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
 
@@ -91,8 +95,71 @@ def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):
         nothing(stack, folder, device, threads, checkpoint)
 
     grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
-    state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08)
+    state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08, pace=0)
     assert order == [128, 256] and state.count("missing") == 1
+
+
+def test_a_stack_that_would_not_end_in_time_is_not_begun(tmp_path):
+    grid = load_grid(TINY | {"budgets": [128, 256, 65536], "methods": ["nre"], "runs": 1})
+    small, middle, large = (cost(s).seconds for s in missing_stacks(grid, Folder(tmp_path)))
+    told = []
+    # Time for the two small stacks one after the other, but never for the large one.
+    state = run_grid(
+        grid,
+        tmp_path,
+        device="cpu",
+        compute=nothing,
+        stop_after=(middle + large) / 2,
+        pace=1,
+        tell=lambda s, o: told.append((s.budget, o)),
+    )
+    assert small < middle < large / 2 and told == [(128, "done"), (256, "done"), (65536, "late")]
+    assert state.count("missing") == 1 and not state.failures and not Folder(tmp_path).failure("")
+    run_grid(grid, tmp_path, device="cpu", compute=nothing, stop_after=(middle + large) / 2, pace=0.1)
+    assert state_of(grid, Folder(tmp_path)).complete
+
+
+def test_what_finished_stacks_took_says_what_others_will(tmp_path):
+    """Without a pace of its own, a run learns it from the stacks that are there, of the same network and device."""
+    grid = load_grid(TINY | {"budgets": [128, 65536], "methods": ["nre"], "runs": 1})
+    first, second = missing_stacks(grid, Folder(tmp_path))
+    folder, most = Folder(tmp_path), cost(second).seconds
+    about = {"network": "classifier", "embedded": False, "device": "cpu", "cost": 100.0, "seconds": 20.0}
+    run = Execution("cpu")
+    assert run.expected(second, folder) == most
+    folder.write_stack("other", about | {"cells": [], "network": "flow"}, {})
+    folder.write_stack("gpu", about | {"cells": [], "device": "cuda"}, {})
+    folder.write_stack("old", {"cells": []}, {})  # of a version that did not keep them
+    assert run.expected(second, folder) == most
+    folder.write_stack(first.identity, about | {"cells": []}, {})
+    assert run.expected(second, folder) == pytest.approx(0.25 * most)
+    assert Execution("cpu", pace=2.0).expected(second, folder) == 2 * most
+
+
+def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path):
+    """Each job starts from the stack files alone, somewhere else, and computes what is missing."""
+    grid = load_grid(TINY)
+    assert len(missing_stacks(grid, Folder(tmp_path))) == 8
+    carried: list[Path] = []
+    for job in range(3):
+        out = tmp_path / f"job-{job}"
+        (out / "stacks").mkdir(parents=True)
+        for file in carried:
+            shutil.copy(file, out / "stacks")
+        begun = []
+
+        def one(stack, folder, device, threads, checkpoint, begun=begun):
+            if len(begun) == 3:
+                raise KeyboardInterrupt  # the machine is taken away in the middle of the fourth stack
+            begun.append(stack)
+            compute_stack(stack, folder, device, threads, checkpoint)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            run_grid(grid, out, threads=1, device="cpu", compute=one)
+        carried = sorted((out / "stacks").glob("*.npz"))
+        assert len(carried) == min(3 * (job + 1), 8)
+    assert state_of(grid, Folder(out)).complete
+    assert_same_cells(undisturbed, out)
 
 
 def test_the_number_of_threads_is_that_of_the_first_run(tmp_path):

@@ -7,7 +7,8 @@ counts any longer.
 
 Cells that share a task, a budget and a network form a stack, which is trained, judged and written as one unit. The
 grid alone decides what is in a stack, so that resuming never changes what a member is stacked with: rounding depends
-on it, and training amplifies rounding.
+on it, and training amplifies rounding. A part of a grid, some of its tasks or budgets, has the same stacks; fewer
+methods or runs make other ones.
 
 Seeds are keyed by what they are for. A run of a task has one set of simulations, of which a smaller budget reads a
 prefix, and one seed a member, whatever the method and budget: methods are compared on the same simulations, first
@@ -108,6 +109,13 @@ class Stack:
         return len(self.cells) * self.members
 
     @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        training = int(round(self.budget * 0.9, 9))
+        whole, left = divmod(training, self.settings.batch_size)
+        return max(1, whole + (self.settings.partial_batch and left > 0))
+
+    @property
     def label(self) -> str:
         """A few words for people.
 
@@ -143,15 +151,17 @@ def stacks_of(grid: Grid) -> list[Stack]:
     for task in grid.tasks:
         made, sizes = grid.task(task), grid.sizes(task.name)
         full = Entry(task.name, tuple(sorted(made.options.items())))
-        groups: dict[tuple[str, str], list[Entry]] = {}
+        groups: dict[tuple[str, str, str], list[Entry]] = {}
         for entry in grid.methods:
-            row, _, _, keep = method_of(entry)
-            groups.setdefault((row.network, keep or grid.settings().keep), []).append(entry)
+            meant = method_of(entry)
+            kind = meant.row.network, meant.keep or grid.settings().keep, meant.recipe or grid.rules.recipe
+            groups.setdefault(kind, []).append(entry)
         two = made.prior.dim == 2
         for budget in grid.budgets:
-            for (network, keep), entries in groups.items():
+            for (network, keep, recipe), entries in groups.items():
                 settings = grid.settings(keep)
-                common = _common(grid, full, sizes, network, settings)
+                rules = dataclasses.replace(grid.rules, recipe=recipe)
+                common = _common(grid, full, sizes, network, settings, rules)
                 cells = [
                     _cell(common, task.label, budget, entry, run, grid.gallery and two and run == 0)
                     for run in range(grid.runs)
@@ -165,7 +175,7 @@ def stacks_of(grid: Grid) -> list[Stack]:
                             task=full,
                             network=network,
                             sizes=sizes,
-                            rules=grid.rules,
+                            rules=rules,
                             settings=settings,
                             members=grid.members,
                             seed=grid.seed,
@@ -174,14 +184,13 @@ def stacks_of(grid: Grid) -> list[Stack]:
     return stacks
 
 
-def _common(grid: Grid, task: Entry, sizes: Sizes, network: str, settings: Settings) -> dict[str, Any]:
+def _common(grid: Grid, task: Entry, sizes: Sizes, network: str, settings: Settings, rules: Protocol) -> dict[str, Any]:
     """What the results of all cells of a task and network depend on."""
     shape = (
         {"hidden": sizes.classifier}
         if network == "classifier"
         else {"hidden": sizes.flow, "transforms": sizes.transforms}
     )
-    rules = grid.rules
     return {
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
@@ -194,7 +203,7 @@ def _common(grid: Grid, task: Entry, sizes: Sizes, network: str, settings: Setti
 
 
 def _cell(common: dict[str, Any], task: str, budget: int, entry: Entry, run: int, gallery: bool) -> Cell:
-    row, objective, init, _ = method_of(entry)
+    row, objective, init, *_ = method_of(entry)
     own = {
         "objective": dataclasses.asdict(row.objective(**dict(objective))),
         "start": [row.start, init],

@@ -3,18 +3,22 @@
 The figures are measured: milliseconds of a member-step on two CPU cores, and microseconds on one H200, where a step
 of a stack of M members costs a + b / M a member. They hold for the paper's networks (about 400,000 weights) and scale
 with the weights of others. Training stops members that have converged, so that what is said here is the most that it
-can take.
+can take. How much less it takes is known once some stacks are finished: their `pace`.
 """
 
 from __future__ import annotations
 
-__all__ = ["Cost", "cost"]
+__all__ = ["Cost", "cost", "device_kind", "pace"]
 
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import torch
+
+from equipoise.diagnostics.measure import RELEASED_BINS
 from equipoise.losses import rolls_needed
 
 from .cells import Stack
@@ -35,6 +39,8 @@ CONVOLUTION = {"cpu": 6.0, "cuda": 30.0}
 RATE = {"cpu": 2.5e10, "cuda": 1.5e13}
 #: Seconds to start a stack: simulations, and on a GPU compiling.
 START = {"cpu": 1.0, "cuda": 20.0}
+#: Stacks are expected to take this much more than finished ones did, relative to their costs.
+MARGIN = 1.25
 #: Bytes of a cell's numbers in a stack's file, of each of its members, and of a picture.
 BYTES = (3000, 500, 15000)
 
@@ -65,17 +71,45 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
         stack: the stack.
         device: "cpu" (two cores) or "cuda" (one H200).
     """
-    steps = stack.settings.epochs * max(1, int(0.9 * stack.budget) // stack.settings.batch_size)
+    steps = stack.settings.epochs * stack.steps
     share = FLAT + (1 - FLAT) * _weights(stack) / WEIGHTS[stack.network]
     convolution = CONVOLUTION[device] if stack.sizes.layers else 1.0
     rolls = Counter(rolls_needed(cell.row.objective(**dict(cell.objective))) for cell in stack.cells)
     step = sum(n * stack.members * _step(stack.network, r, n * stack.members, device) for r, n in rolls.items())
     training = step * steps * share * convolution
-    evaluations = stack.rules.pairs * stack.rules.samples * EVALUATIONS[stack.network] * stack.size
+    evaluations = stack.rules.pairs * _points(stack) * stack.size
     diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
     numbers, member, picture = BYTES
     size = sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
     return Cost(training + START[device], diagnosis, size)
+
+
+def device_kind(device: str | None) -> str:
+    """ "cuda" or "cpu": what a device means here."""
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def pace(stack: Stack, headers: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
+    """What a stack is expected to take as a share of its cost, as stacks of the same network did on such a device.
+
+    Arguments:
+        stack: the stack.
+        headers: of the stacks that are finished.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The share of all of them together, with a margin; 1 where there are none.
+    """
+    kind = stack.network, stack.sizes.layers > 0, device
+    alike = [h for h in headers if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
+    return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
+
+
+def _points(stack: Stack) -> int:
+    """Evaluations behind the rank of one pair and member."""
+    if stack.rules.recipe == "released" and stack.network == "classifier":
+        return int(RELEASED_BINS**2)
+    return stack.rules.samples * EVALUATIONS[stack.network]
 
 
 def _step(network: str, rolls: int, members: int, device: str) -> float:

@@ -9,7 +9,7 @@ One stack is computed at a time in a process, hence one a GPU.
 
 from __future__ import annotations
 
-__all__ = ["BUSY", "DONE", "FAILED", "Execution", "attempt", "connect", "execute"]
+__all__ = ["BUSY", "DONE", "FAILED", "LATE", "Execution", "attempt", "connect", "execute"]
 
 import dataclasses
 import inspect
@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Stack
-from .costs import cost
+from .costs import cost, device_kind, pace
 from .entries import nearest
 from .folder import Folder
 
-DONE, FAILED, BUSY = "done", "failed", "busy"
+DONE, FAILED, BUSY, LATE = "done", "failed", "busy", "late"
 #: A training that is expected to take longer than this, in seconds, is checkpointed.
 CHECKPOINT_ABOVE = 120.0
 #: Seconds that a worker waits for a stack that somebody else is computing, before it asks for another.
@@ -61,17 +61,34 @@ class Execution:
         threads: of the CPU, for each stack.
         checkpoint: whether long trainings keep their state.
         checkpoint_above: what is long, in seconds.
+        deadline: when all has to be over, in seconds since the epoch; None for never. A stack that is not expected to
+            end by then is not begun.
+        pace: what a stack is expected to take, as a share of its cost; None for what those in the folder took.
     """
 
     device: str | None = None
     threads: int = 1
     checkpoint: bool = True
     checkpoint_above: float = CHECKPOINT_ABOVE
+    deadline: float | None = None
+    pace: float | None = None
+
+    def expected(self, stack: Stack, folder: Folder) -> float:
+        """Seconds that a stack is expected to take."""
+        device = device_kind(self.device)
+        share = pace(stack, map(folder.header, folder.stacks()), device) if self.pace is None else self.pace
+        return share * cost(stack, device).seconds
+
+    def in_time(self, stack: Stack, folder: Folder) -> bool:
+        """Whether a stack that begins now is expected to end before the deadline."""
+        return self.deadline is None or time.time() + self.expected(stack, folder) <= self.deadline
 
 
 def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> str:
-    """Compute a stack if nobody else does; "done", "failed" or "busy"."""
+    """Compute a stack if nobody else does and the time suffices; "done", "failed", "busy" or "late"."""
     folder, identity = Folder(path), stack.identity
+    if not execution.in_time(stack, folder):
+        return LATE
     with _ONE_AT_A_TIME, folder.claim(identity) as mine:
         if folder.has(identity):
             return DONE
@@ -79,7 +96,8 @@ def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> 
             time.sleep(PATIENCE)
             return BUSY
         folder.pulse(identity, "starting", force=True)
-        keep = execution.checkpoint and cost(stack).seconds > execution.checkpoint_above
+        most = cost(stack, device_kind(execution.device)).seconds
+        keep = execution.checkpoint and most > execution.checkpoint_above
         try:
             try:
                 compute(stack, folder, execution.device, execution.threads, keep)

@@ -6,7 +6,18 @@ and in results, it is `bnpe` or `bnpe[strength=10]`.
 
 from __future__ import annotations
 
-__all__ = ["Entry", "GridError", "check_method", "check_task", "entries_of", "method_of", "nearest", "parse_entry"]
+__all__ = [
+    "Entry",
+    "GridError",
+    "Meaning",
+    "check_method",
+    "check_task",
+    "entries_of",
+    "method_of",
+    "nearest",
+    "parse_entry",
+    "select",
+]
 
 import dataclasses
 import difflib
@@ -14,10 +25,11 @@ import inspect
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from equipoise.diagnostics.measure import RECIPES
 from equipoise.methods import METHODS, Method, resolve
 from equipoise.networks import INITS
 from equipoise.tasks import TASKS
@@ -26,7 +38,7 @@ from equipoise.tasks import task as make_task
 #: Options of a method that change its row, and those that `Objective` takes.
 ROW_OPTIONS = {"balance": "balance", "strength": "strength", "start": "start"}
 OBJECTIVE_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma")
-METHOD_OPTIONS = (*ROW_OPTIONS, *OBJECTIVE_OPTIONS, "init", "keep")
+METHOD_OPTIONS = (*ROW_OPTIONS, *OBJECTIVE_OPTIONS, "init", "keep", "recipe")
 
 
 class GridError(ValueError):
@@ -66,14 +78,32 @@ class Entry:
         return f"{self.name}[{','.join(f'{k}={_text(v)}' for k, v in self.options)}]"
 
 
+class Meaning(NamedTuple):
+    """What an entry of a method means; None where the grid decides.
+
+    Arguments:
+        row: the method's row.
+        objective: `Objective`'s other options.
+        init: how a flow's weights start.
+        keep: which weights are kept, "best" or "last".
+        recipe: how coverage is computed, see `diagnose`.
+    """
+
+    row: Method
+    objective: tuple[tuple[str, Any], ...]
+    init: str | None
+    keep: str | None
+    recipe: str | None
+
+
 @lru_cache(maxsize=4096)
-def method_of(entry: Entry) -> tuple[Method, tuple[tuple[str, Any], ...], str | None, str | None]:
-    """What an entry means: the method's row, `Objective`'s options, the initial weights, and the weights to keep."""
+def method_of(entry: Entry) -> Meaning:
+    """What an entry means."""
     options = dict(entry.options)
     row = resolve(entry.name, **{argument: options.get(key) for key, argument in ROW_OPTIONS.items()})
     objective = tuple((k, options[k]) for k in OBJECTIVE_OPTIONS if k in options)
     row.objective(**dict(objective))
-    return row, objective, options.get("init"), options.get("keep")
+    return Meaning(row, objective, *(options.get(key) for key in ("init", "keep", "recipe")))
 
 
 def parse_entry(text: str) -> dict[str, Any] | str:
@@ -128,6 +158,22 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
     return tuple(entries)
 
 
+def select(entries: Any, wanted: Sequence[str], axis: str) -> list[Any]:
+    """The entries of a grid's axis that a command line names, by label or by name; others are added as they are.
+
+    Example:
+        >>> select(["slcp", {"name": "lotka_volterra", "steps": 1001}], ["lotka_volterra", "weinberg"], "tasks")
+        ['lotka_volterra[steps=1001]', 'weinberg']
+    """
+    check = check_task if axis == "tasks" else check_method
+    known = entries_of(entries, axis, check) if entries else ()
+    found: list[Any] = []
+    for text in wanted:
+        exact = [e for e in known if e.label == text]
+        found += [e.label for e in exact or [e for e in known if e.name == text]] or [text]
+    return list(dict.fromkeys(found))
+
+
 def check_task(name: str, options: dict[str, Any]) -> None:
     """Refuse a task that does not exist, or does not take these options."""
     if name not in TASKS:
@@ -152,6 +198,8 @@ def check_method(name: str, options: dict[str, Any]) -> None:
         raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {init!r} for {name}")
     if keep not in (None, "best", "last"):
         raise ValueError(f"keep is best or last, got {keep!r}")
+    if options.get("recipe", RECIPES[0]) not in RECIPES:
+        raise ValueError(nearest(options["recipe"], RECIPES, "recipe"))
 
 
 def _text(value: Any) -> str:

@@ -25,6 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from equipoise.diagnostics.measure import RECIPES
 from equipoise.losses import Objective, rolls_needed
 from equipoise.methods import Method
 from equipoise.tasks import Task
@@ -35,7 +36,7 @@ from .entries import Entry, GridError, check_method, check_task, entries_of, met
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
-PACKAGED = ("demo", "paper", "released")
+PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact")
 #: Fewer pairs than this support no statement about coverage.
 MIN_PAIRS = 50
 
@@ -56,6 +57,7 @@ class Grid:
         pairs: the size of the coverage set; None for the protocol's.
         test: the size of the test set; None for the protocol's.
         samples: draws or points behind a rank; None for the protocol's.
+        recipe: how coverage is computed, see `diagnose`; None for the protocol's.
         hidden: hidden layers of every network; None for the protocol's.
         transforms: of a flow; None for the protocol's.
         training: changes to the protocol's training settings.
@@ -74,6 +76,7 @@ class Grid:
     pairs: int | None = None
     test: int | None = None
     samples: int | None = None
+    recipe: str | None = None
     hidden: tuple[int, ...] | None = None
     transforms: int | None = None
     training: tuple[tuple[str, Any], ...] = ()
@@ -84,7 +87,7 @@ class Grid:
     def rules(self) -> Protocol:
         """The protocol with this grid's own numbers."""
         rules = PROTOCOLS[self.protocol]
-        own = {k: v for k in ("pairs", "test", "samples") if (v := getattr(self, k)) is not None}
+        own = {k: v for k in ("pairs", "test", "samples", "recipe") if (v := getattr(self, k)) is not None}
         return dataclasses.replace(rules, settings=self.settings(), **own)
 
     def settings(self, keep: str | None = None) -> Settings:
@@ -121,7 +124,7 @@ def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
     """Read and check a grid.
 
     Arguments:
-        source: a TOML file, the name of a packaged grid ("demo", "paper", "released"), or the same as a mapping.
+        source: a TOML file, the name of a packaged grid (`PACKAGED`), or the same as a mapping.
         changes: keys that replace the grid's, as given on a command line.
 
     Example:
@@ -194,6 +197,8 @@ def _check(grid: Grid) -> None:
         _whole(getattr(grid, key), key, least)
     for key in ("transforms", "stack"):
         _whole(getattr(grid, key), key, 1)
+    if grid.recipe is not None and grid.recipe not in RECIPES:
+        raise GridError(nearest(str(grid.recipe), RECIPES, "recipe"))
     if not isinstance(grid.gallery, bool):
         raise GridError(f"gallery is true or false, got {grid.gallery!r}")
     known = [f.name for f in dataclasses.fields(Settings)]
@@ -206,10 +211,11 @@ def _check(grid: Grid) -> None:
         raise GridError(f"training: {error}") from error
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
-        row, objective, init, keep = method_of(entry)
+        row, objective, init, keep, recipe = method_of(entry)
         rolls = rolls_needed(row.objective(**dict(objective)))
         _check_budgets(grid, entry, rolls, settings)
-        same = dataclasses.replace(row, name="", paper=""), _full(row, objective), init, keep or settings.keep
+        way = init, keep or settings.keep, recipe or grid.rules.recipe
+        same = dataclasses.replace(row, name="", paper=""), _full(row, objective), way
         if same in meanings:
             raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")
         meanings[same] = entry.label

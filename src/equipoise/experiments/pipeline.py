@@ -30,6 +30,7 @@ from equipoise.tasks import task as make_task
 from equipoise.training import Member, fit_many
 
 from .cells import Stack
+from .costs import cost, device_kind
 from .folder import Folder
 from .gallery import gallery
 from .records import Judged, record
@@ -56,10 +57,13 @@ def compute_stack(
         posteriors = _train(stack, task, data, device, folder.checkpoint(stack.identity) if checkpoint else None)
         trained = time.monotonic()
         judged = _judge(stack, task, posteriors, folder)
+        diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, _mixtures(posteriors), strict=True)))
         notes = list(dict.fromkeys(str(w.message) for w in warned))
         header, arrays = record(stack, task, posteriors, judged, notes)
-        header |= {"threads": threads, "train_seconds": trained - started, "seconds": time.monotonic() - started}
+        header |= {"threads": threads, "device": device_kind(device), "cost": cost(stack, device_kind(device)).seconds}
+        header |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
+        header |= {"seconds": time.monotonic() - started}
         folder.write_stack(stack.identity, header, arrays | pictures)
 
 

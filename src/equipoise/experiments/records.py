@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HISTORY", "LEVELS", "PER_CELL", "PER_MEMBER", "Judged", "record", "thinned"]
+__all__ = ["HISTORY", "LEVELS", "PER_CELL", "PER_MEMBER", "TRAINING", "Judged", "record", "thinned"]
 
 import platform
 from functools import lru_cache
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from equipoise import __version__
 from equipoise.posteriors import Posterior
 from equipoise.tasks import Task
 
@@ -47,6 +48,8 @@ PER_CELL = {
 CURVES = {"coverage": "coverage", "coverage_lower": "coverage_low", "coverage_upper": "coverage_high"}
 #: Numbers kept for each network of a run.
 PER_MEMBER = ("coverage_auc", "nominal_log_prob", "balancing_error")
+#: Numbers of the training of a run; its steps are those of all its members together.
+TRAINING = ("train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss")
 #: What is kept of training histories.
 HISTORY = ("train_loss", "validation_loss", "balance")
 
@@ -83,7 +86,7 @@ def record(
     cells, members = len(stack.cells), stack.members
     kept = thinned(stack.settings.epochs)
     arrays: dict[str, np.ndarray] = {"epoch": kept}
-    for name in (*PER_CELL, "train_seconds", "diagnose_seconds", "epochs", "best_epoch", "best_validation_loss"):
+    for name in (*PER_CELL, *TRAINING):
         arrays[name] = np.full(cells, np.nan)
     arrays["diverged_members"] = np.zeros(cells, int)
     arrays["verdict"] = np.full(cells, "", dtype="<U24")
@@ -93,7 +96,7 @@ def record(
     arrays |= {f"member_{name}": np.full((cells, members), np.nan) for name in PER_MEMBER}
     arrays["member_coverage"] = np.full((cells, members, LEVELS), np.nan, np.float32)
     for i, (mine, verdict) in enumerate(zip(posteriors, judged, strict=True)):
-        _history(arrays, i, mine, kept)
+        _history(arrays, i, mine, kept, stack.steps)
         if verdict is not None:
             _diagnosis(arrays, i, [m for m, p in enumerate(mine) if p is not None], verdict)
     if judged[0] is not None:
@@ -107,11 +110,15 @@ def record(
         ],
         "task": task.name,
         "task_options": task.options,
+        "network": stack.network,
+        "embedded": stack.sizes.layers > 0,
+        "label": stack.label,
         "members": members,
         "pairs": stack.rules.pairs,
         "test": stack.rules.test,
         "expected": _expected(task, exact),
         "numerics": NUMERICS,
+        "equipoise": __version__,
         "torch": torch.__version__,
         "hardware": hardware(next((p.device for row in posteriors for p in row if p is not None), torch.device("cpu"))),
         "notes": notes,
@@ -121,7 +128,9 @@ def record(
     return header, arrays
 
 
-def _history(arrays: dict[str, np.ndarray], i: int, members: list[Posterior | None], kept: np.ndarray) -> None:
+def _history(
+    arrays: dict[str, np.ndarray], i: int, members: list[Posterior | None], kept: np.ndarray, steps: int
+) -> None:
     histories = [p.history for p in members if p is not None and p.history is not None]
     arrays["diverged_members"][i] = len(members) - len(histories)
     if not histories:
@@ -129,6 +138,7 @@ def _history(arrays: dict[str, np.ndarray], i: int, members: list[Posterior | No
     arrays["diverged_members"][i] += sum(bool(h["diverged"].values[0]) for h in histories)
     arrays["train_seconds"][i] = sum(h.attrs["stack_seconds"] / h.attrs["stack_members"] for h in histories)
     arrays["epochs"][i] = np.mean([h["epochs"].values[0] for h in histories])
+    arrays["steps"][i] = steps * sum(h["epochs"].values[0] for h in histories)
     arrays["best_epoch"][i] = np.mean([h["best_epoch"].values[0] for h in histories])
     arrays["best_validation_loss"][i] = np.mean([h["best_loss"].values[0] for h in histories])
     for name in HISTORY:

@@ -12,11 +12,11 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .cells import Cell, Stack, stacks_of
-from .costs import cost
+from .costs import cost, device_kind
 from .engine import Compute, Execution, connect, execute
 from .folder import Folder, Live
 from .grids import Grid
@@ -26,7 +26,7 @@ DONE, RUNNING, FAILED, MISSING = "done", "running", "failed", "missing"
 #: More threads than this gain nothing on networks of this size.
 MOST_THREADS = 4
 
-#: Called with each stack that ended, and how.
+#: Called with each stack that ended, or was left because it would end too late, and how.
 Tell = Callable[[Stack, str], None]
 
 
@@ -52,14 +52,14 @@ class State:
         return all(s == DONE for _, s in self.cells)
 
 
-def missing_stacks(grid: Grid, folder: Folder) -> list[Stack]:
-    """What is left to compute, cheap stacks first."""
+def missing_stacks(grid: Grid, folder: Folder, device: str | None = "cpu") -> list[Stack]:
+    """What is left to compute, those that are cheap on the device first."""
     stacks = stacks_of(grid)
     left = [s for s in stacks if not folder.has(s.identity)]
     if left:
         others = folder.cells(besides=[s.identity for s in stacks])
         left = [rest for s in left if (rest := s.without(others)) is not None]
-    return sorted(left, key=lambda s: cost(s).seconds)
+    return sorted(left, key=lambda s: cost(s, device_kind(device)).seconds)
 
 
 def state_of(grid: Grid, folder: Folder) -> State:
@@ -86,6 +86,7 @@ def run_grid(
     threads: int | None = None,
     checkpoint: bool = True,
     stop_after: float | None = None,
+    pace: float | None = None,
     compute: Compute = compute_stack,
     tell: Tell | None = None,
 ) -> State:
@@ -99,7 +100,9 @@ def run_grid(
         threads: of the CPU, for each stack; None for what the folder was begun with, or else for what suits the
             machine.
         checkpoint: whether long trainings keep their state.
-        stop_after: begin no stack after this many seconds.
+        stop_after: begin no stack that is not expected to end within this many seconds.
+        pace: what stacks are expected to take, as a share of their cost (see `costs`); None for what those that are
+            finished took. With 0 a stack is begun whatever it takes, until the time is over.
         compute: what computes a stack.
         tell: called with each stack that ended, and how.
 
@@ -108,16 +111,15 @@ def run_grid(
     """
     folder = Folder(path)
     threads = threads or _begun_with(folder) or default_threads(cluster)
-    folder.write_grid(grid.config(), threads=threads, command=" ".join(["equipoise", *sys.argv[1:]]))
-    left, started = missing_stacks(grid, folder), time.monotonic()
-    execution = Execution(device, threads, checkpoint)
+    folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
+    left = missing_stacks(grid, folder, device)
+    deadline = None if stop_after is None else time.time() + stop_after
+    execution = Execution(device, threads, checkpoint, deadline=deadline, pace=pace)
     if left:
         with connect(cluster, execution, len(left)) as client:
             for stack, outcome in execute(left, folder, execution, compute, client):
                 if tell is not None:
                     tell(stack, outcome)
-                if stop_after is not None and time.monotonic() - started > stop_after:
-                    break
     return state_of(grid, folder)
 
 
@@ -127,6 +129,16 @@ def default_threads(cluster: str | None) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     cores = min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
     return min(cores, MOST_THREADS) if cluster is None else 1
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command that this is, without the folders of this machine.
+
+    Example:
+        >>> _command(["run", "--grid", "paper", "--out", "/scratch/me/paper"])
+        'equipoise run --grid paper --out paper'
+    """
+    return " ".join(["equipoise", *(Path(a).name if Path(a).is_absolute() else a for a in arguments)])
 
 
 def _begun_with(folder: Folder) -> int | None:
