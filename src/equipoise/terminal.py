@@ -103,8 +103,8 @@ class Watch:
         if self.late and not self.quiet:
             first = min(self.late, key=lambda s: self.costs[s.identity])
             self.console.print(
-                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is {first.label}, at most "
-                f"{duration(self.costs[first.identity])} (--pace 0 begins it all the same)",
+                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is {first.label}, "
+                f"at most {duration(self.costs[first.identity])} (--pace 0 begins it all the same)",
                 highlight=False,
             )
 

@@ -32,7 +32,7 @@ from equipoise.training import Member, fit_many
 PER_CELL = """
     coverage_auc coverage_auc_se verdict verdict_holm verdict_p_value pairs_to_settle levels_covered nominal_log_prob
     nominal_log_prob_se nominal_log_prob_raw information_kept entropy leakage balancing_error balance_signed
-    balance_signed_se train_seconds diagnose_seconds epochs best_epoch best_validation_loss diverged_members cell
+    balance_signed_se train_seconds diagnose_seconds epochs steps best_epoch best_validation_loss diverged_members cell
     hardware stack
 """
 
@@ -86,7 +86,7 @@ def test_results_have_the_dimensions_and_variables_that_are_promised(undisturbed
     with xr.open_dataset(undisturbed / "results.nc") as ds:
         assert ds["coverage"].dims == ("task", "method", "budget", "run", "level")
         sizes = {"task": 1, "method": 2, "budget": 2, "run": 2, "level": 101, "member": 2, "epoch": 3}
-        assert ds.sizes == sizes | {"grid_0": SIDE, "grid_1": SIDE, "parameter": 2}
+        assert ds.sizes == sizes | {"grid_0": SIDE, "grid_1": SIDE, "parameter": 2, "ledger": 8}
         for name in PER_CELL.split():
             assert ds[name].dims == ("task", "method", "budget", "run"), name
             values = ds[name].values
@@ -110,6 +110,35 @@ def test_results_have_the_dimensions_and_variables_that_are_promised(undisturbed
             assert name in ds.attrs
         assert float(ds["prior_log_prob"][0]) == pytest.approx(-np.log(36))
         assert int(ds["pairs"]) == 60
+
+
+def test_the_ledger_counts_every_stack_once(undisturbed):
+    ds = read_results(undisturbed)
+    folder = Folder(undisturbed)
+    assert sorted(ds["ledger"].values) == folder.stacks()
+    header, _ = folder.read_stack(str(ds["ledger"].values[0]))
+    row = ds.isel(ledger=0)
+    for name in ("train_seconds", "diagnose_seconds", "seconds", "cost"):
+        assert float(row[f"ledger_{name}"]) == header[name] > 0
+    assert header["train_seconds"] + header["diagnose_seconds"] <= header["seconds"]
+    for name in ("label", "network", "device", "hardware", "torch", "equipoise"):
+        assert str(row[f"ledger_{name}"].values) == header[name] != ""
+    # 3 epochs of 115 and 230 pairs in batches of 32, two members: 2 × 3 × (3 and 7) steps.
+    np.testing.assert_array_equal(ds["steps"].transpose(..., "budget").values.reshape(-1, 2), [[18, 42]] * 4)
+    assert float(ds["ledger_steps"].sum()) == float(ds["steps"].sum()) and int(ds["ledger_members"].sum()) == 16
+
+
+def test_what_is_kept_is_small_and_exact_enough(undisturbed, tmp_path):
+    made, kept = collect(Folder(undisturbed)), read_results(undisturbed)
+    for name in ("coverage", "coverage_lower", "coverage_upper", "member_coverage"):
+        np.testing.assert_allclose(kept[name], made[name], atol=1 / 50000)
+    for name in ("train_loss", "validation_loss", "balance"):
+        np.testing.assert_allclose(kept[name], made[name], rtol=2**-11)
+    for name in ("coverage_auc", "verdict_p_value", "nominal_log_prob", "balancing_error"):
+        np.testing.assert_array_equal(kept[name], made[name])
+    # A grid of single networks has no second curve for each.
+    run_grid(load_grid(TINY | {"members": 1, "budgets": [128]}), tmp_path, threads=1, device="cpu")
+    assert "member_coverage" not in collect(Folder(tmp_path))
 
 
 def test_numbers_of_a_cell_agree_with_each_other(undisturbed):
@@ -185,7 +214,7 @@ def test_separate_runs_of_parts_of_a_grid_merge(undisturbed, tmp_path):
     assert_same_cells(undisturbed, tmp_path / "all")
     assert load_grid(out.read_grid()["grid"]) == load_grid(TINY)
     merged, whole = (read_results(write_results(Folder(p))) for p in (tmp_path / "all", undisturbed))
-    clocks = ["train_seconds", "diagnose_seconds", "stack_seconds"]
+    clocks = [str(n) for n in whole.data_vars if str(n).endswith("seconds")]
     xr.testing.assert_equal(merged.drop_vars(clocks), whole.drop_vars(clocks))
     merge([tmp_path / "a", tmp_path / "all"], tmp_path / "a")  # into one of them, and again
     assert_same_cells(undisturbed, tmp_path / "a")

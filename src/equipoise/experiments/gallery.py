@@ -6,7 +6,7 @@ fixed grid over the prior's box and kept with eight significant bits, of which a
 
 from __future__ import annotations
 
-__all__ = ["SIDE", "gallery", "observation", "picture_points"]
+__all__ = ["SIDE", "coarse", "gallery", "observation", "picture_points"]
 
 from collections.abc import Mapping
 
@@ -22,6 +22,8 @@ from .cells import Cell, Stack
 
 #: Points a side.
 SIDE = 100
+#: Bits that are kept of a density.
+BITS = 8
 #: What is smaller than this share of the largest density is kept as 0.
 FLOOR = 1e-6
 
@@ -64,12 +66,23 @@ def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None
 
 
 def rounded(density: np.ndarray) -> np.ndarray:
-    """float32 values with the last 15 of their 23 bits rounded away, so that they compress.
+    """A density as it is kept: 8 bits of each value, and 0 where it is next to nothing, so that it compresses.
 
     Example:
-        >>> rounded(np.array([1.0, 1.001, 0.3]))
-        array([1.       , 1.       , 0.2998047], dtype=float32)
+        >>> rounded(np.array([1.0, 1.001, 0.3, 1e-9]))
+        array([1.       , 1.       , 0.2998047, 0.       ], dtype=float32)
     """
-    density = np.where(density < FLOOR * density.max(), 0.0, density).astype(np.float32)
-    bits = density.view(np.uint32).astype(np.uint64)
-    return ((bits + (1 << 14)) & ~np.uint64((1 << 15) - 1)).astype(np.uint32).view(np.float32)
+    return coarse(np.where(density < FLOOR * density.max(), 0.0, density), BITS)
+
+
+def coarse(values: np.ndarray, bits: int) -> np.ndarray:
+    """float32 values rounded to so many of their 23 bits after the first.
+
+    Example:
+        >>> coarse(np.array([3.14159, np.nan, -0.3, np.inf]), 8)
+        array([ 3.140625 ,        nan, -0.2998047,        inf], dtype=float32)
+    """
+    drop = 23 - bits
+    raw = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    kept = ((raw + (1 << (drop - 1))) & ~np.uint64((1 << drop) - 1)).astype(np.uint32).view(np.float32)
+    return np.where(np.isfinite(values), kept, values).astype(np.float32)

@@ -2,7 +2,10 @@
 
 The dimensions are task, method, budget, run and level, and besides them member, epoch, grid_0 and grid_1. Cells that
 are missing are NaN or empty. Variables without a prefix belong to the posterior of a run, which is the mixture of its
-members; `member_…` are the single networks.
+members; `member_…` are the single networks. What every stack took is in `ledger_…`.
+
+The file is made to be kept: curves are stored to 1/30,000 and histories and pictures to three digits, in a few kB a
+cell; single numbers are whole.
 """
 
 from __future__ import annotations
@@ -27,13 +30,17 @@ from equipoise.diagnostics import judge_cells
 from .cells import NUMERICS, cells_of
 from .entries import GridError
 from .folder import Folder
-from .gallery import SIDE
+from .gallery import SIDE, coarse
 from .grids import Grid, load_grid
-from .records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER
+from .ledger import ledger
+from .records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER, TRAINING
 
 AXES = ("task", "method", "budget", "run")
 #: Numbers of a cell besides `PER_CELL`.
-OTHERS = ("train_seconds", "diagnose_seconds", "epochs", "best_epoch", "best_validation_loss", "diverged_members")
+OTHERS = (*TRAINING, "diverged_members")
+#: How curves between 0 and 1 are stored, and the bits of a history's numbers that are.
+PACKED = {"dtype": "int16", "scale_factor": 1 / 30000, "_FillValue": -32768}
+HISTORY_BITS = 10
 MEANINGS = {
     "coverage": "expected coverage",
     "coverage_auc": "area between coverage and the diagonal, positive where conservative",
@@ -49,6 +56,7 @@ MEANINGS = {
     "balancing_error": "balancing error; of mixtures, over the coverage pairs",
     "balance_signed": "balance, negative where too narrow",
     "train_seconds": "this cell's share of the training of its stack",
+    "steps": "steps of all members together",
     "stack_seconds": "the whole of the stack that the cell belongs to, which `stack` names",
     "expected_log_prob": "mean log posterior of the exact posterior",
     "prior_log_prob": "mean log prior",
@@ -80,7 +88,9 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     if not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
     ds = _assemble(grid, stacks, places)
-    seconds = {s: stacks[s][0]["seconds"] for s in {s for s, _ in places.values()}}
+    used = {s for s, _ in places.values()}
+    ds = ds.merge(ledger({s: stacks[s] for s in sorted(used)}))
+    seconds = {s: stacks[s][0]["seconds"] for s in used}
     ds.attrs = {
         "config": json.dumps(grid.config()),
         "protocol": grid.protocol,
@@ -103,10 +113,12 @@ def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = 
     file = file or folder.path / "results.nc"
     ds = collect(folder, grid)
     encoding: dict[str, Any] = {
-        str(name): {"zlib": True, "complevel": 6, "shuffle": True}
+        str(name): {"zlib": True, "complevel": 9, "shuffle": True} | (PACKED if "level" in v.dims else {})
         for name, v in ds.data_vars.items()
         if v.ndim and v.dtype.kind in "fi"
     }
+    for name in HISTORY:
+        ds[name] = ds[name].copy(data=coarse(ds[name].values, HISTORY_BITS))
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
     ds.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
@@ -181,11 +193,14 @@ def _assemble(
     }
     used = {s for s, _ in places.values()}
     epochs = np.unique(np.concatenate([stacks[s][1]["epoch"] for s in used]))
+    several = max(stacks[s][0]["members"] for s in used) > 1
     sizes = {"level": LEVELS, "member": max(stacks[s][0]["members"] for s in used), "epoch": len(epochs)}
     shape = tuple(len(coords[a]) for a in AXES)
     dims: dict[str, tuple[str, ...]] = dict.fromkeys((*PER_CELL, *OTHERS, "stack_seconds"), ())
     dims |= dict.fromkeys(CURVES, ("level",)) | dict.fromkeys(HISTORY, ("epoch",))
-    dims |= {f"member_{n}": ("member",) for n in PER_MEMBER} | {"member_coverage": ("member", "level")}
+    dims |= {f"member_{n}": ("member",) for n in PER_MEMBER}
+    if several:  # a single network's curve is that of its run
+        dims["member_coverage"] = ("member", "level")
     words: dict[str, tuple[str, ...]] = {
         "verdict": (),
         "member_verdict": ("member",),
@@ -209,6 +224,8 @@ def _assemble(
         for name, extra in dims.items():
             if name == "stack_seconds":
                 data[name][index] = header["seconds"]
+            elif name not in arrays:  # a stack of an earlier version
+                continue
             elif extra == ("epoch",):
                 data[name][index][rows] = arrays[name][i]
             elif extra[:1] == ("member",):
