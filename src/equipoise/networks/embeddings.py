@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
+from .convolutions import layers
 from .stacks import Stack
 
 
@@ -124,6 +124,11 @@ class Convolutional(Embedding):
                 "a convolutional embedding reads a series (T, channels) or an image (channels, H, W), got "
                 f"{self.x_shape}"
             )
+        if self.layers < 1 or self.channels < 1:
+            raise ValueError(
+                f"a convolutional embedding has at least one layer and one channel, got layers={self.layers}, "
+                f"channels={self.channels}"
+            )
 
     @property
     def dims(self) -> int:
@@ -158,21 +163,10 @@ class Convolutional(Embedding):
         return weights
 
     def apply(self, p: Stack, x: Tensor) -> Tensor:
-        members, batch = p["conv.0.weight"].shape[0], x.shape[1]
         if self.dims == 1:
             x = x.movedim(-1, 2)  # channels before time, as convolutions read them
-        conv, pool = (F.conv1d, F.max_pool1d) if self.dims == 1 else (F.conv2d, F.max_pool2d)
-        # Members side by side, as groups of channels. On a GPU images keep channels last, as its kernels read them.
-        x = x.expand(members, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
-        last = self.dims == 2 and x.is_cuda
-        x = x.contiguous(memory_format=torch.channels_last) if last else x
-        for i in range(self.layers + 1):
-            weight, bias = p[f"conv.{i}.weight"].flatten(0, 1), p[f"conv.{i}.bias"].flatten()
-            weight = weight.contiguous(memory_format=torch.channels_last) if last else weight
-            x = conv(x, weight, bias, padding=0 if i == 0 else 1, groups=members)
-            if i > 0:
-                x = pool(F.selu(x), 3, stride=2 if i % 2 == 1 else 1, padding=1)
-        return x.reshape(batch, members, -1).transpose(0, 1)
+        weights, biases = ([p[f"conv.{i}.{kind}"] for i in range(self.layers + 1)] for kind in ("weight", "bias"))
+        return layers(x, weights, biases).flatten(2)
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,82 @@
+"""The convolutions of a stack against the layers as the paper writes them, in float64: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from equipoise.networks.convolutions import compose, layers
+
+
+def random_layers(
+    members: int, inputs: int, channels: int, depth: int, dims: int, seed: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights and biases in float64 that ask for gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    weights, biases = [], []
+    for i in range(depth + 1):
+        before, side = (inputs, 1) if i == 0 else (channels, 3)
+        shape = (members, channels, before, *[side] * dims)
+        weights.append(torch.randn(shape, dtype=torch.float64, generator=generator) / (before * side**dims) ** 0.5)
+        biases.append(torch.randn(members, channels, dtype=torch.float64, generator=generator))
+    return [w.requires_grad_() for w in weights], [b.requires_grad_() for b in biases]
+
+
+def as_written(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+    """One member at a time, layer by layer."""
+    dims = x.ndim - 3
+    conv, pool = (F.conv1d, F.max_pool1d) if dims == 1 else (F.conv2d, F.max_pool2d)
+    out = []
+    for m in range(len(weights[0])):
+        h = conv(x[m if len(x) > 1 else 0], weights[0][m], biases[0][m])
+        for i, (weight, bias) in enumerate(zip(weights[1:], biases[1:], strict=True)):
+            h = pool(F.selu(conv(h, weight[m], bias[m], padding=1)), 3, stride=2 - i % 2, padding=1)
+        out.append(h)
+    return torch.stack(out)
+
+
+@given(
+    members=st.sampled_from([1, 2, 3]),
+    shared=st.booleans(),
+    inputs=st.integers(1, 4),
+    channels=st.integers(1, 9),
+    depth=st.integers(1, 4),
+    sides=st.lists(st.integers(1, 9), min_size=1, max_size=2),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=60, deadline=None)
+def test_values_and_gradients_are_those_of_the_plain_layers(
+    members: int, shared: bool, inputs: int, channels: int, depth: int, sides: list[int], seed: int
+) -> None:
+    weights, biases = random_layers(members, inputs, channels, depth, len(sides), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    shape = (1 if shared else members, 3, inputs, *sides)
+    x = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+    got, want = layers(x, weights, biases), as_written(x, weights, biases)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    cotangent = torch.randn(want.shape, dtype=torch.float64, generator=generator)
+    entries = [x, *weights, *biases]
+    gradients = (torch.autograd.grad(out, entries, cotangent) for out in (got, want))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_the_borders_are_where_the_channel_of_ones_is_needed(dims: int) -> None:
+    weights, biases = random_layers(1, 2, 4, 1, dims, 0)
+    composed = compose(weights[0], biases[0], weights[1])
+    assert composed.shape == (1, 4, 3, *[3] * dims)
+    x = torch.randn(1, 2, *[6] * dims, dtype=torch.float64)
+    conv = F.conv1d if dims == 1 else F.conv2d
+    want = conv(conv(x, weights[0][0], biases[0][0]), weights[1][0], padding=1)
+    ones = torch.ones_like(x[:, :1])
+    torch.testing.assert_close(conv(torch.cat([x, ones], 1), composed[0], padding=1), want)
+    # A bias instead of the channel is right inside and wrong at the borders.
+    naive = conv(x, composed[0, :, :2], composed[0, :, 2].flatten(1).sum(1), padding=1)
+    inside = (..., *[slice(1, -1)] * dims)
+    torch.testing.assert_close(naive[inside], want[inside])
+    assert (naive - want).abs().max() > 0.1
