@@ -32,6 +32,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from . import marginals as one
+from .randomness import undisturbed
 
 
 class Prior(Distribution, ABC):
@@ -352,7 +353,7 @@ class OpaquePrior(Prior):
 
     def __init__(self, distribution: Any, device: str | torch.device | None = None) -> None:
         self.distribution = distribution
-        with torch.random.fork_rng(devices=[]):  # looking at a prior must not advance the user's generator
+        with undisturbed():  # looking at a prior must not advance the user's generator
             draw = torch.as_tensor(distribution.sample((2,)))
             if draw.ndim != 2:
                 raise ValueError(

@@ -2,14 +2,17 @@
 
 A stream is named by a seed and a path of words and numbers, `("simulate", "block", 17)`, hashed into a
 `numpy.random.SeedSequence`. Two different paths give independent streams, and neither loop indices nor offsets can
-collide (seed 0 of run 1 is not seed 1 of run 0). Nothing here touches a global generator.
+collide (seed 0 of run 1 is not seed 1 of run 0). Global generators are left as they were: what can draw from nothing
+else (layers, distributions, a user's objects) is called inside `isolated`.
 """
 
 from __future__ import annotations
 
-__all__ = ["generator", "integer", "sequence"]
+__all__ = ["generator", "integer", "isolated", "sequence", "undisturbed"]
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -43,3 +46,35 @@ def integer(seed: int, *path: str | int) -> int:
 def generator(seed: int, *path: str | int, device: str | torch.device = "cpu") -> torch.Generator:
     """A torch generator on `device` seeded from the stream."""
     return torch.Generator(device=device).manual_seed(integer(seed, *path))
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Give torch's global generators, of the CPU and of every GPU in use, back as they were."""
+    with torch.random.fork_rng(devices=_gpus()):
+        yield
+
+
+@contextmanager
+def isolated(seed: int) -> Iterator[None]:
+    """Seed torch's global generators for the time of a block, and give them back as they were.
+
+    `torch.manual_seed` reseeds every GPU too, or sees to it that they are once they are first used, and forking the
+    CPU's generator alone does not undo that.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with isolated(1):
+        ...     a = torch.rand(2)
+        >>> bool((torch.get_rng_state() == before).all())
+        True
+    """
+    with undisturbed():
+        torch.default_generator.manual_seed(seed)
+        if _gpus():
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+def _gpus() -> list[int]:
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

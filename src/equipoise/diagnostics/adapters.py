@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import Prior, as_prior
+from equipoise.randomness import isolated
 
 
 class Surrogate(ABC):
@@ -229,8 +230,5 @@ def _arguments(function: Callable[..., Any]) -> set[str]:
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
     """Objects that draw from torch's global generator are reproducible inside this block, and leave it as it was."""
-    devices = [generator.device.index or 0] if generator.device.type == "cuda" else []
-    seed = int(torch.randint(2**62, (), device=generator.device, generator=generator))
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+    with isolated(int(torch.randint(2**62, (), device=generator.device, generator=generator))):
         yield

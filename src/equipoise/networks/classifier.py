@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.priors import Prior
+from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Embedding
@@ -46,8 +47,7 @@ class Classifier(Network):
     def init_head(self, seed: int) -> dict[str, Tensor]:
         widths = (self.dim + self.embedding.features, *self.hidden, 1)
         weights = {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with isolated(seed):
             for i, (before, after) in enumerate(itertools.pairwise(widths)):
                 layer = nn.Linear(before, after)
                 weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"] = layer.weight.detach(), layer.bias.detach()

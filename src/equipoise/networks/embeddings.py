@@ -26,6 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from equipoise.randomness import isolated
+
 from .convolutions import layers
 from .stacks import Stack
 
@@ -155,8 +157,7 @@ class Convolutional(Embedding):
     def init(self, seed: int) -> dict[str, Tensor]:
         conv: Any = nn.Conv1d if self.dims == 1 else nn.Conv2d
         weights = {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with isolated(seed):
             for i in range(self.layers + 1):
                 layer = conv(self.inputs if i == 0 else self.channels, self.channels, 1 if i == 0 else 3)
                 weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"] = layer.weight.detach(), layer.bias.detach()
@@ -215,8 +216,7 @@ class Module(Embedding):
 
     def init(self, seed: int) -> dict[str, Tensor]:
         module = copy.deepcopy(self.module)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with isolated(seed):
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.priors import Prior
+from equipoise.randomness import isolated, undisturbed
 
 from .base import Network
 from .embeddings import Embedding
@@ -101,7 +102,7 @@ class SplineFlow(Network):
     @cached_property
     def _layers(self) -> list[list[Any]]:
         """The linear layers of zuko's hypernetworks, by transform; for their masks and their initialisation."""
-        with torch.random.fork_rng(devices=[]):
+        with undisturbed():
             flow = zuko.flows.NSF(
                 self.dim,
                 self.embedding.features,
@@ -114,8 +115,7 @@ class SplineFlow(Network):
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
         weights = {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with isolated(seed):
             for t, layers in enumerate(self._layers):
                 for i, layer in enumerate(layers):
                     layer.reset_parameters()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from equipoise.priors import Prior
+from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Flat
@@ -60,8 +61,7 @@ class UserNetwork(Network):
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
         network: Any = copy.deepcopy(self._call)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with isolated(seed):
             for layer in network.modules():
                 reset: Any = getattr(layer, "reset_parameters", None)
                 if callable(reset):

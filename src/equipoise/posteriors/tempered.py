@@ -32,6 +32,7 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.randomness import generator as make_generator
+from equipoise.randomness import isolated
 
 #: Quasi-random prior draws behind a normaliser.
 POINTS = 1 << 13
@@ -60,8 +61,7 @@ def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
     if prior.has_normal_map:
         u = torch.quasirandom.SobolEngine(prior.dim, scramble=True, seed=20230421).draw(n).to(like)
         return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20230421)
+    with isolated(20230421):
         return prior.sample((n,)).to(like)
 
 
@@ -139,8 +139,7 @@ def tempered_sample(
 
 
 def _prior_draws(prior: Prior, n: int, seed: int, like: Tensor) -> Tensor:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with isolated(seed):
         return prior.sample((n,)).to(like)
 
 

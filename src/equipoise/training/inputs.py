@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import BoxUniform, Prior
-from equipoise.randomness import generator
+from equipoise.randomness import generator, isolated
 
 from .settings import Settings
 
@@ -91,8 +91,7 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
     else:
         # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to
         # 0.841.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(20230421)
+        with isolated(20230421):
             draws = prior.sample((8192,)).cpu().double()
         low, mean, high = draws.quantile(torch.tensor([0.15866, 0.5, 0.84134], dtype=torch.float64), dim=0)
         std = (high - low) / 2
