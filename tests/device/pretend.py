@@ -24,7 +24,8 @@ __all__ = ["Counts", "OnGpu", "pretended_gpu"]
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -33,7 +34,6 @@ import torch._dynamo  # dispatch modes import it when they are entered; it looks
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 aten = torch.ops.aten
 GPU = torch.device("cuda", 0)
@@ -130,6 +130,11 @@ class _Mode(TorchDispatchMode):
         return _run(func, args, kwargs or {}, self.counts)
 
 
+def _hidden(value: Any) -> Any:
+    named = isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("cuda"))
+    return HIDDEN if named and torch.device(value).type == "cuda" else value
+
+
 class _Names(TorchFunctionMode):
     """Wherever a function is given the device "cuda", it gets the hidden one; and its generator is remembered."""
 
@@ -140,12 +145,8 @@ class _Names(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **(kwargs or {}))
 
-        def hidden(value: Any) -> Any:
-            named = isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("cuda"))
-            return HIDDEN if named and torch.device(value).type == "cuda" else value
-
-        args = tuple(hidden(v) for v in args)
-        kwargs = {k: hidden(v) for k, v in (kwargs or {}).items()}
+        args = tuple([_hidden(v) for v in args])
+        kwargs = {name: _hidden(v) for name, v in (kwargs or {}).items()}
         if func is Tensor.cuda:
             return args[0].to(HIDDEN)
         before, _Names.generator = _Names.generator, kwargs.get("generator", _Names.generator)
@@ -206,45 +207,63 @@ def pretended_gpu() -> Iterator[Counts]:
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any], counts: Counts) -> Any:
-    flat, tree = tree_flatten((args, kwargs))
-    tensors = [v for v in flat if isinstance(v, Tensor)]
-    gpu, cpu = [v for v in tensors if isinstance(v, OnGpu)], [v for v in tensors if not isinstance(v, OnGpu)]
-    packet = func.overloadpacket
-    written = [v for v in _written(func, args, kwargs) if isinstance(v, Tensor)]
+    tensors = _tensors((args, tuple(kwargs.values())))
+    gpu, cpu = [t for t in tensors if isinstance(t, OnGpu)], [t for t in tensors if not isinstance(t, OnGpu)]
+    packet, writes, drawing = _traits(func)
     device = _result_device(packet, args, kwargs, bool(gpu))
+    written = [args[i] if i < len(args) else kwargs[name] for i, name in writes if i < len(args) or name in kwargs]
     if gpu and cpu:
         _refuse_mixture(func, args, cpu, written)
     if packet in (aten.is_pinned, aten._pin_memory):
         return _pinned(packet, args[0])
-    drawing = torch.Tag.nondeterministic_seeded in func.tags
     generator = _Names.generator if drawing else None
     if generator is not None and generator.device.type != device:
         raise RuntimeError(f"Expected a '{device}' device type for generator but found '{generator.device.type}'")
     _count(packet, args, device, bool(gpu), counts)
-
-    def inside(value: Any) -> Any:
-        if isinstance(value, OnGpu):
-            return value.inner
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    real_args, real_kwargs = tree_unflatten([inside(v) for v in flat], tree)
-    stream = drawing and generator is None and device == "cuda"
     graph = _Graph.open if device == "cuda" else None
     if graph is not None and generator is not None:
         raise RuntimeError("a generator of one's own has to be registered with a graph before it is captured")
-    call = _Call(func, real_args, real_kwargs, stream)
+    real_kwargs = {name: _mapped(value, _inside) for name, value in kwargs.items()}
+    call = _Call(func, _mapped(args, _inside), real_kwargs, drawing and generator is None and device == "cuda")
     if graph is not None:
-        graph.before(call, [v.inner for v in written])  # type: ignore[attr-defined]
+        graph.before(call, [t.inner for t in written])
     out = call()
     if graph is not None:
         graph.after(call, out)
-    for value in gpu:
-        if value.inner.shape != value.shape:
+    for tensor in written:
+        if isinstance(tensor, OnGpu) and tensor.inner.shape != tensor.shape:
             raise NotImplementedError(f"{func} changes the shape of its argument, which is not pretended here")
     if device != "cuda":
         return out
-    wrappers = {id(v.inner): v for v in written if isinstance(v, OnGpu)}
-    return tree_map_only(Tensor, lambda t: wrappers[id(t)] if id(t) in wrappers else OnGpu(t), out)
+    same = {id(t.inner): t for t in written}
+    return _mapped(out, lambda v: same[id(v)] if id(v) in same else OnGpu(v) if isinstance(v, Tensor) else v)
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The function of everything in nested tuples and lists."""
+    if isinstance(value, tuple | list):
+        return type(value)([_mapped(v, function) for v in value])
+    return function(value)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, tuple | list):
+        return [t for v in value for t in _tensors(v)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, OnGpu):
+        return value.inner
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+@functools.cache
+def _traits(func: Any) -> tuple[Any, list[tuple[int, str]], bool]:
+    """What an operation is an overload of, which arguments it changes in place, and whether it draws at random."""
+    arguments = enumerate(func._schema.arguments)
+    writes = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return func.overloadpacket, writes, torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _result_device(packet: Any, args: Any, kwargs: dict[str, Any], any_gpu: bool) -> str:
@@ -252,15 +271,6 @@ def _result_device(packet: Any, args: Any, kwargs: dict[str, Any], any_gpu: bool
         return args[0].device.type
     wanted = kwargs.get("device")
     return "cuda" if (any_gpu if wanted is None else wanted.type == HIDDEN.type) else "cpu"
-
-
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments that an operation changes in place."""
-    return [
-        args[i] if i < len(args) else kwargs.get(a.name)
-        for i, a in enumerate(func._schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
-    ]
 
 
 def _refuse_mixture(func: Any, args: Any, cpu: list[Tensor], written: list[Tensor]) -> None:
@@ -335,13 +345,12 @@ class _Call:
 
     def again(self) -> None:
         """Repeat the operation and put its results where they were the first time."""
-        returns = self.func._schema.returns
-        changes = any(a.alias_info is not None and a.alias_info.is_write for a in self.func._schema.arguments)
+        returns, changes = self.func._schema.returns, bool(_traits(self.func)[1])
         if returns and all(r.alias_info is not None for r in returns) and not changes:
             return  # a view of what is there already
         fresh = self()
-        for old, new in zip(tree_flatten(self.out)[0], tree_flatten(fresh)[0], strict=True):
-            if isinstance(old, Tensor) and not changes:
+        if not changes:
+            for old, new in zip(_tensors(self.out), _tensors(fresh), strict=True):
                 old.copy_(new)
 
 
@@ -364,7 +373,7 @@ class _Graph:
 
     def after(self, call: _Call, out: Any) -> None:
         call.out = out
-        self.born |= _storages(out) - _storages((call.args, call.kwargs))
+        self.born |= _storages(out) - _storages((call.args, tuple(call.kwargs.values())))
 
     def replay(self) -> None:
         for call in self.calls:
@@ -372,7 +381,7 @@ class _Graph:
 
 
 def _storages(values: Any) -> set[int]:
-    return {t.untyped_storage().data_ptr() for t in tree_flatten(values)[0] if isinstance(t, Tensor)}
+    return {t.untyped_storage().data_ptr() for t in _tensors(values)}
 
 
 @contextlib.contextmanager
