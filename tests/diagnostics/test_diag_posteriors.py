@@ -52,5 +52,24 @@ def test_a_trained_posterior_is_judged_as_it_judges_itself(trained: tuple[eq.Pos
         assert (ds.leakage == 0).all()
 
 
+def test_members_judged_apart_are_as_judged_one_by_one(trained: tuple[eq.Posterior, eq.Task]):
+    """Two members that differ, in one pass without their mixture: each agrees with its own draws and densities."""
+    posterior, task = trained
+    test = eq.simulate(task.prior, task.simulate, 60, seed=1)
+    ds = diagnose(posterior, test.theta, test.x, samples=400, mixture=False)
+    assert [str(m) for m in ds.member.values] == ["0", "1"]
+    for m, one in enumerate(posterior.members):
+        alone = diagnose(one, test.theta, test.x, samples=400)
+        mine = ds.isel(member=m)
+        np.testing.assert_allclose(mine["balance_signed"], alone["balance_signed"][0], atol=1e-5)
+        own = one.log_prob(test.theta, test.x).double().numpy()
+        assert abs(mine["log_prob"].values - own).mean() < 0.06
+        draws = one.sample_batched((400,), test.x, seed=0)
+        by_draws = (one.log_prob(draws, test.x).double().numpy() > own).mean(0)
+        # Noise of 400 draws on each side, at most 0.035; of one member's ranks against the other's 0.1 and more.
+        assert np.sqrt(np.mean((mine["rank"].values - by_draws) ** 2)) < 0.04
+    assert np.sqrt(np.mean((ds["rank"][0] - ds["rank"][1]) ** 2)) > 0.06
+
+
 def test_the_root_exports_diagnose():
     assert eq.diagnose is diagnose and torch.is_grad_enabled()

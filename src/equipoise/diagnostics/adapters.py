@@ -13,7 +13,7 @@ with their densities. There are three kinds:
 
 from __future__ import annotations
 
-__all__ = ["Foreign", "Lazy", "Ours", "Surrogate", "as_surrogate"]
+__all__ = ["Apart", "Foreign", "Lazy", "Ours", "Surrogate", "as_surrogate"]
 
 import inspect
 from abc import ABC, abstractmethod
@@ -84,17 +84,52 @@ class Ours(Surrogate):
             # Without standardisation the constants are 0 and one number, and say nothing about the observations.
             if bool((loc != 0).any()):
                 self.x_reference = loc, scale
+        self._last: tuple[Tensor | None, dict[str, Any]] = None, {}
 
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        return self.posterior.log_ratios(theta, x) + self.log_prior(theta)
+        return self.log_ratio(theta, x) + self.log_prior(theta)
 
     def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
-        ratios: Tensor = self.posterior.log_ratios(theta, x)
+        ratios: Tensor = self.posterior.log_ratios(theta, x, **self._known(x))
+        return ratios
+
+    def log_ratio_each(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratios: Tensor = self.posterior.log_ratios(theta, x, each=True, **self._known(x))
         return ratios
 
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        draws: tuple[Tensor, Tensor] = self.posterior.sample_members(n, x, generator)
+        draws: tuple[Tensor, Tensor] = self.posterior.sample_members(n, x, generator, **self._known(x))
         return draws
+
+    def _known(self, x: Tensor) -> dict[str, Any]:
+        """The features of x. A batch asks for them many times, and an embedding may be all of the cost: they are kept
+        until another batch comes."""
+        if self._last[0] is not x:
+            self._last = x, {"features": self.posterior.features(x)} if hasattr(self.posterior, "features") else {}
+        return self._last[1]
+
+
+class Apart(Surrogate):
+    """The M members of a classifier as M · B pairs of a single one, so that each has points of its own.
+
+    θ has the shape `(S, M · B, D)`, member by member; x stays with shape `(B, *x_shape)`.
+    """
+
+    kind = "classifier"
+
+    def __init__(self, whole: Ours) -> None:
+        self.whole, self.prior = whole, whole.prior
+        self.device, self.dtype = whole.device, whole.dtype
+
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.log_ratio(theta, x) + self.log_prior(theta)
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        each = theta.unflatten(1, (self.whole.n_members, len(x))).movedim(1, 0)
+        return self.whole.log_ratio_each(each, x).movedim(0, 1).flatten(1, 2).unsqueeze(0)
+
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        raise TypeError("a classifier has no draws")
 
 
 class Lazy(Surrogate):

@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from equipoise.networks import matmul_precision
 from equipoise.progress import Progress
 from equipoise.randomness import generator
 
@@ -49,6 +50,8 @@ def diagnose(
     delta: float = 0.02,
     recipe: str = "equipoise",
     test: tuple[Any, Any] | None = None,
+    mixture: bool = True,
+    tf32: bool = True,
     memory: int | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -73,6 +76,9 @@ def diagnose(
             draws kept, a fixed grid of 100 cells a side for classifiers).
         test: a larger set (theta, x) over which the members' balancing error and raw nominal log posterior are taken;
             they need no ranks.
+        mixture: False for the members alone: for networks that are to be compared, not averaged (other methods, other
+            simulations). It is cheaper, and each classifier then has points of its own.
+        tf32: on a GPU, multiply matrices in TF32, as training does; it moves a log density by about 0.001.
         memory: a bound in bytes on what is held at once; 256 MiB on a CPU and 16 GiB on a GPU unless given.
         progress: False for no progress bar.
 
@@ -98,11 +104,12 @@ def diagnose(
         raise ValueError("levels should be a list of numbers between 0 and 1")
     notes = [note for note in (warn_if_unlike_training(x, surrogate),) if note]
 
-    found = _measure_all(surrogate, theta, x, samples, recipe, seed, memory, progress)
-    joint, marginal, raw = found["joint"], found["marginal"], found["log_prob_raw"]
-    if test is not None:
-        joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
-    members = [*map(str, range(surrogate.n_members)), "mixture"]
+    with matmul_precision(tf32):
+        found = _measure_all(surrogate, theta, x, samples, recipe, seed, mixture, memory, progress)
+        joint, marginal, raw = found["joint"], found["marginal"], found["log_prob_raw"]
+        if test is not None:
+            joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
+    members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
     ds = assemble(found, grid, members, theta, alpha, delta)
     add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
     add_balance(ds, joint, marginal, raw, members, surrogate, notes)
@@ -129,6 +136,7 @@ def _measure_all(
     samples: int,
     recipe: str,
     seed: int,
+    mixture: bool,
     memory: int | None,
     progress: bool | None,
 ) -> dict[str, Array]:
@@ -149,7 +157,7 @@ def _measure_all(
             here = x[rows].to(s.device)
             here = here.to(dtype) if here.is_floating_point() else here
             batch = Batch(everyone[rows], before[rows], here, reference[rows], scale)
-            found = measure(s, batch, samples, recipe, stream, limit)
+            found = measure(s, batch, samples, recipe, stream, limit, mixture)
             parts.append([f.double().cpu().numpy() for f in found])
             bar.advance(rows.stop - rows.start, "pairs")
     return {

@@ -7,7 +7,8 @@ A batch goes one of two ways to a set of points with weights, `Points`, and from
   random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of the cut
   densities over the one of the raw densities.
 - *Proposals* (classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the
-  same points.
+  same points. Where no mixture is asked for, every member has points of its own: members that disagree would
+  otherwise spend most of theirs on each other's mass.
 
 `recipe="released"` repeats the paper's code instead: ranks W_> / W with a strict inequality, draws as they come,
 and for classifiers a fixed grid of 100 cells a side.
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .adapters import Surrogate, seeded
+from .adapters import Apart, Ours, Surrogate, seeded
 from .proposals import CellProposal, GaussianProposal, Proposed
 from .ranks import effective_size, weighted_rank
 
@@ -48,7 +49,7 @@ class Batch(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a batch gives; K = M + 1, the members and then the mixture."""
+    """What a batch gives; K = M + 1, the members and then the mixture, or K = M without a mixture."""
 
     #: HPD, SBC and TARP ranks, with shapes `(K, B)`, `(K, B, D)`, `(K, B)`.
     rank: Tensor
@@ -91,18 +92,40 @@ class Ratios(NamedTuple):
 
 @torch.no_grad()
 def measure(
-    surrogate: Surrogate, batch: Batch, samples: int, recipe: str, generator: torch.Generator, limit: int
+    surrogate: Surrogate,
+    batch: Batch,
+    samples: int,
+    recipe: str,
+    generator: torch.Generator,
+    limit: int,
+    mixture: bool = True,
 ) -> Measured:
     """All measures of a batch; at most `limit` evaluations of a member are asked for in one call."""
     strict = recipe == "released"
+    if not mixture and not strict and isinstance(surrogate, Ours) and surrogate.kind == "classifier":
+        return _apart(surrogate, batch, samples, generator, limit)
     way = _from_proposals if surrogate.kind == "classifier" else _from_draws
-    found = way(surrogate, batch, samples, strict, generator, limit)
+    found = way(surrogate, batch, samples, strict, generator, limit, mixture)
+    if not mixture:
+        return found[0]
     # A single member is its own mixture, to the last digit.
     found = [found[0], found[0]] if len(found) == 1 else found
     return Measured(*(torch.cat(pair) for pair in zip(*found, strict=True)))
 
 
-def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int) -> list[Measured]:
+def _apart(s: Ours, b: Batch, n: int, generator: torch.Generator, limit: int) -> Measured:
+    """The members of a classifier one by one, as pairs of a single one."""
+    members, pairs = s.n_members, len(b.theta)
+    theta, rolled, reference = (t.repeat(members, 1) for t in (b.theta, b.rolled, b.reference))
+    (found,) = _from_proposals(
+        Apart(s), Batch(theta, rolled, b.x, reference, b.scale), n, False, generator, limit, False
+    )
+    return Measured(*(value[0].unflatten(0, (members, pairs)) for value in found))
+
+
+def _from_draws(
+    s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int, mixture: bool
+) -> list[Measured]:
     members, pairs = s.n_members, len(b.theta)
     height = max(1, limit // (members * pairs))
     parts = [s.draw(min(height, n - done), b.x, generator) for done in range(0, n, height)]
@@ -116,7 +139,8 @@ def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.G
     weight = torch.where(inside, 0.0, -math.inf).to(density.dtype) if inside is not None and cut else None
 
     theta = torch.stack([b.theta, b.rolled])
-    if members > 1:
+    mixture = mixture and members > 1
+    if mixture:
         member = torch.randint(members, (1, n, pairs), device=density.device, generator=generator)
         mixed = draws.gather(0, member.unsqueeze(-1).expand(1, *draws.shape[1:]))
         kept = None if weight is None else weight.gather(0, member)
@@ -131,7 +155,7 @@ def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.G
     found = _measured(points, b, strict, generator, values[:, 0], ratios, leakage)
     own = s.log_prob(b.theta, b.x)
     found = found if own is None else found._replace(log_prob=own.to(found.log_prob))
-    if members == 1:
+    if not mixture:
         return [found]
 
     raw, normalised = _mean(values), _mean(values - log_inside.unsqueeze(1))
@@ -144,7 +168,7 @@ def _from_draws(s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.G
 
 
 def _from_proposals(
-    s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int
+    s: Surrogate, b: Batch, n: int, strict: bool, generator: torch.Generator, limit: int, mixture: bool
 ) -> list[Measured]:
     members, pairs = s.n_members, len(b.theta)
     height = max(1, limit // (members * pairs))
@@ -166,12 +190,12 @@ def _from_proposals(
     points = points_of(values)
     raw, ratios = values[:, 0] + log_prior, Ratios(values[:, 0], values[:, 1])
     found = _measured(points, b, strict, generator, raw, ratios, no_leak)
-    if members == 1:
+    if members == 1 or not mixture:
         return [found]
     normalised = _mean(values - points.log_normalizer.unsqueeze(1))
-    mixture = points_of(normalised)._replace(log_normalizer=torch.zeros_like(normalised[:, 0]))
+    mixed = points_of(normalised)._replace(log_normalizer=torch.zeros_like(normalised[:, 0]))
     raw, ratios = _mean(values)[:, 0] + log_prior, Ratios(normalised[:, 0], normalised[:, 1])
-    return [found, _measured(mixture, b, strict, generator, raw, ratios, no_leak[:1])]
+    return [found, _measured(mixed, b, strict, generator, raw, ratios, no_leak[:1])]
 
 
 def _placed(

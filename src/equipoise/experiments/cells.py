@@ -35,7 +35,7 @@ from .grids import Grid
 from .protocols import Protocol, Sizes
 
 #: The version of the numerics. Raise it when the same settings give other numbers.
-NUMERICS = 1
+NUMERICS = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,9 +56,10 @@ def compute_stack(
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
         posteriors = _train(stack, task, data, device, folder.checkpoint(stack.identity) if checkpoint else None)
         trained = time.monotonic()
-        judged = _judge(stack, task, posteriors, folder)
+        mixtures = [_mixture(members) for members in posteriors]
+        judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
-        pictures = gallery(stack, task, dict(zip(stack.cells, _mixtures(posteriors), strict=True)))
+        pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
         notes = list(dict.fromkeys(str(w.message) for w in warned))
         header, arrays = record(stack, task, posteriors, judged, notes)
         header |= {"threads": threads, "device": device_kind(device), "cost": cost(stack, device_kind(device)).seconds}
@@ -107,27 +108,28 @@ def _train(
     return [trained[i : i + stack.members] for i in range(0, len(trained), stack.members)]
 
 
-def _judge(stack: Stack, task: Task, posteriors: list[list[Posterior | None]], folder: Folder) -> list[Judged | None]:
-    """The diagnosis of each cell and the seconds it took; None where all members were lost."""
+def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder: Folder) -> list[Judged | None]:
+    """The diagnosis of each cell and the seconds it took; None where all members were lost.
+
+    Single networks are judged all at once, those of one shape in one pass; a mixture is judged by itself.
+    """
     rules = stack.rules
     theta, x = _simulate(task, stack, folder, rules.pairs, "coverage")
     # Balance over the larger test set needs no ranks, but a mixture has no raw ratio: its balance is taken over the
     # coverage pairs.
     test = _simulate(task, stack, folder, rules.test, "test") if stack.members == 1 else None
     exact = _exact(task, stack, folder, theta, x)
-    found: list[Judged | None] = []
-    for cell, mixture in zip(stack.cells, _mixtures(posteriors), strict=True):
-        if mixture is None:
-            found.append(None)
-            continue
-        started, words = time.monotonic(), f"{cell.method}, run {cell.run}"
+    found: list[Judged | None] = [None] * len(stack.cells)
+    for cells in _alike(posteriors, apart=stack.members > 1):
+        started, words = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
 
         def hear(label: str, done: int, total: int, note: str, words: str = words) -> None:
-            folder.pulse(stack.identity, "diagnosing", total * len(found) + done, total * len(stack.cells), words)
+            folder.pulse(stack.identity, "diagnosing", done, total, words)
 
+        whole = Posterior.joined([p for i in cells if (p := posteriors[i]) is not None])
         with listening(hear):
             ds = diagnose(
-                mixture,
+                whole,
                 theta,
                 x,
                 exact_log_prob=exact,
@@ -135,22 +137,30 @@ def _judge(stack: Stack, task: Task, posteriors: list[list[Posterior | None]], f
                 samples=rules.samples,
                 recipe=rules.recipe,
                 test=test,
+                mixture=stack.members > 1,
             )
-        found.append(Judged(ds, time.monotonic() - started))
+        seconds = (time.monotonic() - started) / len(cells)
+        for row, i in enumerate(cells):
+            # A single network is its own mixture.
+            one = ds if stack.members > 1 else ds.isel(member=[row, row]).assign_coords(member=["0", "mixture"])
+            found[i] = Judged(one, seconds)
     return found
 
 
-def _mixtures(posteriors: list[list[Posterior | None]]) -> Iterator[Posterior | None]:
-    """The posterior of each cell: the mixture of its members that were not lost."""
-    for members in posteriors:
-        alive = [p for p in members if p is not None]
-        if not alive:
-            yield None
-        elif len(alive) == 1:
-            yield alive[0]
-        else:
-            weights = {name: torch.cat([p.stack[name] for p in alive]) for name in alive[0].stack}
-            yield Posterior(alive[0].network, weights, None, alive[0].record)
+def _alike(posteriors: list[Posterior | None], apart: bool) -> list[list[int]]:
+    """The cells that are judged together: those with the same network, or each `apart`."""
+    groups: dict[str, list[int]] = {}
+    for i, posterior in enumerate(posteriors):
+        if posterior is not None:
+            key = str(i) if apart else json.dumps(posterior.network.spec(), sort_keys=True)
+            groups.setdefault(key, []).append(i)
+    return list(groups.values())
+
+
+def _mixture(members: list[Posterior | None]) -> Posterior | None:
+    """The posterior of a cell: the mixture of its members that were not lost."""
+    alive = [p for p in members if p is not None]
+    return Posterior.joined(alive) if alive else None
 
 
 def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from .base import Network
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
 from .flow import INITS, STARTS, SplineFlow
-from .stacks import Layout, Stack, dense, stack_members
+from .stacks import Layout, Stack, dense, matmul_precision, stack_members
 from .user import UserNetwork
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "choose_embedding",
     "dense",
     "embedding_from_spec",
+    "matmul_precision",
     "network_from_spec",
     "stack_members",
 ]

@@ -12,10 +12,11 @@ bytes, since a matrix product reads aligned rows up to twice as fast.
 
 from __future__ import annotations
 
-__all__ = ["Layout", "Stack", "dense", "stack_members"]
+__all__ = ["Layout", "Stack", "dense", "matmul_precision", "stack_members"]
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -68,6 +69,17 @@ class Layout:
 def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
     """A stack from the parameters of each member."""
     return {name: torch.stack([m[name] for m in members]) for name in members[0]}
+
+
+@contextmanager
+def matmul_precision(tf32: bool) -> Iterator[None]:
+    """Whether a GPU's matrix products are in TF32, inside this block."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -26,7 +26,7 @@ def coverage(
 
     Arguments:
         ds: from `diagnose`.
-        member: which to draw; None for the mixture in front of its members.
+        member: which to draw; None for the mixture in front of its members, or all where there is no mixture.
         ax: where; None for a new figure.
         difference: draw coverage minus level, which shows small departures.
         pointwise: draw the interval of each level as well.
@@ -35,8 +35,8 @@ def coverage(
     ax = axes_or_new(ax, (3.6, 3.4))
     level = ds["level"].values
     base = level if difference else 0.0
-    chosen = ["mixture"] if member is None else [member] if isinstance(member, str) else list(member)
-    if member is None and ds.sizes["member"] > 2:
+    chosen = _chosen(ds, member)
+    if chosen == ["mixture"] and member is None and ds.sizes["member"] > 2:
         for i, name in enumerate(m for m in ds["member"].values if m != "mixture"):
             curve = ds["coverage"].sel(member=name) - base
             ax.plot(level, curve, color=GREY, lw=0.7, alpha=0.7, zorder=2, label="members" if i == 0 else None)
@@ -61,12 +61,22 @@ def coverage(
     return ax
 
 
-def sbc(ds: xr.Dataset, member: str = "mixture", *, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
+def _chosen(ds: xr.Dataset, member: str | Sequence[str] | None) -> list[str]:
+    """The members to draw: those asked for, or the mixture, or all where there is none."""
+    if member is None:
+        everyone = [str(m) for m in ds["member"].values]
+        return ["mixture"] if "mixture" in everyone else everyone
+    return [member] if isinstance(member, str) else list(member)
+
+
+def sbc(
+    ds: xr.Dataset, member: str | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
+) -> Axes:
     """SBC: the share of ranks up to each level, minus the level, a line a parameter, and the 95% band of uniform ranks.
 
     Arguments:
         ds: from `diagnose`.
-        member: which member.
+        member: which member; None for the mixture, or the first where there is none.
         ax: where; None for a new figure.
         names: of the parameters.
     """
@@ -74,7 +84,7 @@ def sbc(ds: xr.Dataset, member: str = "mixture", *, ax: Axes | None = None, name
     names = names or [f"θ$_{{{int(j) + 1}}}$" for j in ds["parameter"].values]
     _uniform_band(ax, ds)
     for j, name in enumerate(names):
-        one = ds.sel(member=member).isel(parameter=j)
+        one = ds.sel(member=_chosen(ds, member)[0]).isel(parameter=j)
         p = float(one["sbc_p_value"])
         ax.plot(ds["level"], one["sbc"] - ds["level"], color=CYCLE[j % len(CYCLE)], label=f"{name}  {p_text(p)}")
     ax.set(xlim=(0, 1), xlabel="SBC rank", ylabel="ECDF − rank")
@@ -82,17 +92,17 @@ def sbc(ds: xr.Dataset, member: str = "mixture", *, ax: Axes | None = None, name
     return ax
 
 
-def tarp(ds: xr.Dataset, member: str | Sequence[str] = "mixture", *, ax: Axes | None = None) -> Axes:
+def tarp(ds: xr.Dataset, member: str | Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
     """TARP's expected coverage minus the level, with the 95% band of a correct posterior.
 
     Arguments:
         ds: from `diagnose`.
-        member: which member, or several.
+        member: which member, or several; None for the mixture, or all where there is none.
         ax: where; None for a new figure.
     """
     ax = axes_or_new(ax, (4.2, 2.8))
     _uniform_band(ax, ds)
-    for i, name in enumerate([member] if isinstance(member, str) else member):
+    for i, name in enumerate(_chosen(ds, member)):
         one = ds.sel(member=name)
         text = f"{name}  {p_text(float(one['tarp_p_value']))}"
         ax.plot(ds["level"], one["tarp"] - ds["level"], color=CYCLE[i % len(CYCLE)], label=text)

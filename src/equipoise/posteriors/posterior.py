@@ -19,7 +19,7 @@ __all__ = ["Posterior"]
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,26 @@ class Posterior:
         """One posterior a member."""
         return [self.select([m]) for m in range(self.n_members)]
 
+    @classmethod
+    def joined(cls, posteriors: Sequence[Posterior]) -> Posterior:
+        """All members of posteriors with the same network as one: weights stacked, histories side by side."""
+        import xarray as xr
+
+        first = posteriors[0]
+        if any(p.network.spec() != first.network.spec() for p in posteriors[1:]):
+            raise ValueError("only posteriors with the same network can be joined")
+        if len(posteriors) == 1:
+            return first
+        stack = {name: torch.cat([p.stack[name] for p in posteriors]) for name in first.stack}
+        histories = [p.history for p in posteriors if p.history is not None]
+        history = None
+        if histories:
+            history = xr.concat(histories, "member", join="outer", data_vars="all", combine_attrs="override")
+            names = [str(m) for m in range(history.sizes["member"])]
+            history = history.assign_coords(member=names).transpose("epoch", "member", ...)
+        record = first.record | {"seeds": [s for p in posteriors for s in p.record.get("seeds", [])]}
+        return cls(first.network, stack, history, record)
+
     def select(self, members: list[int]) -> Posterior:
         """The posterior of some of the members."""
         stack = {name: w[members] for name, w in self.stack.items()}
@@ -138,17 +158,25 @@ class Posterior:
     # --- per member, for diagnostics -------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def log_ratios(self, theta: Tensor, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
+        """What the members' embeddings make of x with shape `(B, *x_shape)`: `(M, B, C)`, for the two methods below."""
+        return self.network.embed(self.stack, x.unsqueeze(0))
+
+    @torch.no_grad()
+    def log_ratios(self, theta: Tensor, x: Tensor, *, features: Tensor | None = None, each: bool = False) -> Tensor:
         """The raw log-ratio of every member.
 
         Arguments:
             theta: with shape `(*S, B, D)`.
             x: with shape `(B, *x_shape)`.
+            features: of x, where they are known already.
+            each: θ has the shape `(M, *S, B, D)`, every member its own.
 
         Returns:
             With shape `(M, *S, B)`. Inside the prior's support only; nothing is checked and nothing is cut in pieces.
         """
-        return self.network.log_ratio(self.stack, theta, x)
+        code = self.network.encode(theta if each else theta.unsqueeze(0))
+        return self.network.ratio(self.stack, code, self.features(x) if features is None else features)
 
     @torch.no_grad()
     def log_normalizers(self, x: Tensor) -> Tensor:
@@ -161,14 +189,16 @@ class Posterior:
         return torch.zeros(self.n_members, len(x), dtype=self.dtype, device=self.device)
 
     @torch.no_grad()
-    def sample_members(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample_members(
+        self, n: int, x: Tensor, generator: torch.Generator, *, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Raw draws of every member of a flow, leaked ones included, and their raw log densities, in one pass.
 
         Returns:
             θ with shape `(M, n, B, D)` and log q(θ|x) with shape `(M, n, B)`.
         """
         flow = self._flow()
-        features = flow.embed(self.stack, x.unsqueeze(0))
+        features = self.features(x) if features is None else features
         shape = (self.n_members, n, len(x), self.prior.dim)
         uniform = torch.rand(shape, generator=generator, device=self.device, dtype=self.dtype)
         return self._densities(*flow.sample(self.stack, features, flow.base_noise(uniform)))
@@ -299,7 +329,7 @@ class Posterior:
 
     def _ratio_of(self, x: Tensor) -> Ratio:
         """Log-ratios of θ and these observations, with the features of x computed once."""
-        features = self.network.embed(self.stack, x.unsqueeze(0))
+        features = self.features(x)
 
         def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
             of = features if columns is None else features[:, columns]

@@ -186,7 +186,7 @@ def fit(
             f"{learning_rate}), set clip=1.0, and "
             "check x for extreme values."
         )
-    whole = _mixture(alive)
+    whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
 
 
@@ -379,17 +379,6 @@ def _posterior(
         "trained_on": str(device),
     }
     return Posterior(net, {name: w.clone() for name, w in stack.items()}, history, record)
-
-
-def _mixture(posteriors: list[Posterior]) -> Posterior:
-    """One posterior of all members: their weights stacked, their histories side by side."""
-    first = posteriors[0]
-    stack = {name: torch.cat([p.stack[name] for p in posteriors]) for name in first.stack}
-    histories = [p.history.assign_coords(member=[str(m)]) for m, p in enumerate(posteriors) if p.history is not None]
-    history = xr.concat(histories, "member", join="outer", data_vars="all", combine_attrs="override")
-    history = history.transpose("epoch", "member", ...)
-    record = first.record | {"seeds": [s for p in posteriors for s in p.record["seeds"]]}
-    return Posterior(first.network, stack, history, record)
 
 
 def _report(trained: Trained, members: list[Member]) -> None:

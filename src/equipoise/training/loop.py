@@ -11,15 +11,14 @@ __all__ = ["Trained", "train_stack"]
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.losses import Objective, objective_kinds, objective_terms, rolls_needed
-from equipoise.networks import Network
+from equipoise.networks import Network, matmul_precision
 from equipoise.progress import Progress
 
 from .checkpoint import Checkpoint
@@ -162,7 +161,7 @@ def train_stack(
         return _Segment(prog, state, control, per_member, train, validation, settings, batch)
 
     segment = segment_of(ids, state, control)
-    with _precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
+    with matmul_precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
         bar.advance(epoch)
         while epoch < settings.epochs:
             look = min(settings.epochs, epoch + (LOOK_EVERY if device.type == "cuda" else 1))
@@ -195,17 +194,6 @@ def train_stack(
         compiled=prog.compiled,
         seconds=spent + time.monotonic() - started,
     )
-
-
-@contextmanager
-def _precision(tf32: bool) -> Iterator[None]:
-    """Whether a GPU's matrix products are in TF32, for the time of a training."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _is_absolute(objective: Objective, settings: Settings) -> bool:
