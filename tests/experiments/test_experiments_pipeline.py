@@ -25,7 +25,7 @@ from equipoise.experiments import (
     write_results,
 )
 from equipoise.experiments.costs import cost
-from equipoise.experiments.gallery import SIDE, observation, picture_points
+from equipoise.experiments.gallery import FINE, SIDE, observation, picture_points
 from equipoise.experiments.records import thinned
 from equipoise.training import Member, fit_many
 
@@ -166,8 +166,10 @@ def test_pictures_are_densities(undisturbed):
     theta, x = observation(task, stack.stream("gallery"))
     np.testing.assert_array_equal(ds["gallery_theta"].values[0], theta.numpy())
     np.testing.assert_allclose(json.loads(str(ds["gallery_x"].values[0])), x.numpy(), atol=1e-5)
-    exact = task.log_posterior(picture_points(task)[10, 70], x).exp().item()
-    assert float(ds["gallery_exact"][0, 10, 70]) == pytest.approx(exact, rel=2e-2, abs=1e-5)
+    cell = picture_points(task)[10 * FINE : 11 * FINE, 70 * FINE : 71 * FINE]
+    np.testing.assert_allclose(cell.mean((0, 1)), [-3 + 6 * 10.5 / SIDE, -3 + 6 * 70.5 / SIDE], atol=1e-5)
+    exact = task.log_posterior(cell.reshape(-1, 2), x).exp().mean().item()
+    assert float(ds["gallery_exact"][0, 10, 70]) == pytest.approx(exact, rel=2**-8, abs=1e-5)
 
 
 def test_the_tidy_table_has_a_row_a_cell(undisturbed):

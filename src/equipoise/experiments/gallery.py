@@ -1,12 +1,12 @@
 """Pictures of posteriors: the density of run 0 for one observation, where there are two parameters.
 
-The observation is one draw of the task, the same for all methods and budgets. Densities are read at the centres of a
-fixed grid over the prior's box and kept with eight significant bits, of which a picture shows fewer.
+The observation is one draw of the task, the same for all methods and budgets. Densities are means over the
+cells of a fixed grid over the prior's box, kept with eight significant bits, of which a picture shows fewer.
 """
 
 from __future__ import annotations
 
-__all__ = ["SIDE", "coarse", "gallery", "observation", "picture_points"]
+__all__ = ["FINE", "SIDE", "coarse", "gallery", "observation", "picture_points"]
 
 from collections.abc import Mapping
 
@@ -20,8 +20,10 @@ from equipoise.tasks import Task
 
 from .cells import Cell, Stack
 
-#: Points a side.
+#: Cells a side.
 SIDE = 100
+#: Points a side of a cell.
+FINE = 2
 #: Bits that are kept of a density.
 BITS = 8
 #: What is smaller than this share of the largest density is kept as 0.
@@ -35,9 +37,17 @@ def observation(task: Task, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def picture_points(task: Task) -> Tensor:
-    """The centres of the grid, with shape `(SIDE, SIDE, 2)`; the first axis is the first parameter."""
-    ticks = (torch.arange(SIDE) + 0.5) / SIDE
+    """The points of the grid, with shape `(SIDE * FINE, SIDE * FINE, 2)`; the first axis is the first parameter."""
+    ticks = (torch.arange(SIDE * FINE) + 0.5) / (SIDE * FINE)
     return task.prior.from_uniform(torch.stack(torch.meshgrid(ticks, ticks, indexing="ij"), -1))
+
+
+def picture(log_density: Tensor) -> np.ndarray:
+    """The mean density of each cell, with shape `(SIDE, SIDE)`, from the log density at the points.
+
+    Two Moons is narrower than a cell: the density at its centre would show beads instead of crescents.
+    """
+    return rounded(log_density.exp().cpu().numpy().reshape(SIDE, FINE, SIDE, FINE).mean((1, 3)))
 
 
 def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None]) -> dict[str, np.ndarray]:
@@ -50,12 +60,10 @@ def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None
     densities = np.full((len(chosen), SIDE, SIDE), np.nan, np.float32)
     for row, posterior in enumerate(chosen.values()):
         if posterior is not None:
-            densities[row] = rounded(
-                posterior.log_prob(points.reshape(-1, 2), x).exp().reshape(SIDE, SIDE).cpu().numpy()
-            )
+            densities[row] = picture(posterior.log_prob(points.reshape(-1, 2), x))
     exact = np.full((SIDE, SIDE), np.nan, np.float32)
     if task.has_exact_posterior:
-        exact = rounded(task.log_posterior(points, x).exp().numpy())
+        exact = picture(task.log_posterior(points.reshape(-1, 2), x))
     return {
         "gallery_cell": np.array(list(chosen)),
         "gallery_density": densities,
