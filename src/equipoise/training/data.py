@@ -52,7 +52,7 @@ class Data:
     def _must_stream(self, xs: Sequence[Any]) -> bool:
         if any(not isinstance(x, Tensor) for x in xs):
             return True
-        if self.device.type != "cuda" or all(x.device == self.device for x in xs):
+        if self.device.type != "cuda" or all(x.device == self.codes.device for x in xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         return sum(x.numel() * x.element_size() for x in xs) > SHARE * free

@@ -463,7 +463,7 @@ def _x_constants(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_sca
     else:
         mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
     dtype = torch.get_default_dtype()
-    return mean.to(dtype), std.to(dtype)
+    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is
 
 
 def _take(x: Any, rows: Tensor) -> Any:

@@ -1,0 +1,154 @@
+"""`fit` on the pretended GPU, graphs included, gives what it gives on the CPU, wherever its data are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pretend import pretended_gpu
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.networks import Convolutional
+from equipoise.posteriors import Posterior
+from equipoise.training import data
+
+PRIOR = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
+SMALL: dict[str, Any] = {
+    "members": 2,
+    "epochs": 7,
+    "batch_size": 32,
+    "hidden": (8, 8),
+    "compile": False,
+    "progress": False,
+}
+
+
+def pairs(n: int = 160) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    theta = PRIOR.sample((n,))
+    return theta, torch.cat([theta, theta.sum(-1, keepdim=True)], -1) + 0.3 * torch.randn(n, 3)
+
+
+def agree(away: Posterior, here: Posterior, tolerance: float = 1e-5) -> None:
+    for name, weight in here.stack.items():
+        torch.testing.assert_close(away.stack[name].cpu(), weight, rtol=tolerance, atol=tolerance)
+    assert here.history is not None and away.history is not None
+    for name in ("train_loss", "validation_loss", "balance", "learning_rate", "best_epoch"):
+        np.testing.assert_allclose(away.history[name], here.history[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["bnpe_init", "npe", "bnre", "bnre_c"])
+def test_methods(method: str) -> None:
+    theta, x = pairs()
+    here = eq.fit(theta, x, prior=PRIOR, method=method, device="cpu", **SMALL)
+    with pretended_gpu():
+        before = torch.cuda.get_rng_state()
+        away = eq.fit(theta, x, prior=PRIOR, method=method, device="cuda", **SMALL)
+        assert away.device.type == "cuda" and away.prior.device.type == "cuda"
+        assert away.record["trained_on"] == "cuda"
+        agree(away, here)
+        assert torch.equal(torch.cuda.get_rng_state(), before), "the GPU's global generator was disturbed"
+
+
+def test_the_host_looks_at_epochs_and_not_at_batches() -> None:
+    """Twice the batches cost no further look, copy to the host or copy to the device."""
+    theta, x = pairs()
+    waits = []
+    for size in (48, 24):
+        with pretended_gpu() as counts:
+            eq.fit(theta, x, prior=PRIOR, method="bnre", device="cuda", **(SMALL | {"batch_size": size}))
+        waits.append(counts)
+    assert waits[0] == waits[1]
+
+
+@pytest.mark.parametrize(("place", "device"), [("cuda", "cuda"), ("cuda", "cuda:0"), ("cuda", None), ("cpu", None)])
+def test_data_from_either_device(place: str, device: str | None) -> None:
+    theta, x = pairs()
+    here = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **SMALL)
+    with pretended_gpu():
+        away = eq.fit(theta.to(place), x.to(place), prior=PRIOR, method="bnre", device=device, **SMALL)
+        assert away.device.type == ("cuda" if device is not None else place)
+        agree(away, here)
+
+
+def test_a_cpu_training_of_data_on_the_gpu() -> None:
+    theta, x = pairs()
+    here = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **SMALL)
+    with pretended_gpu():
+        away = eq.fit(theta.to("cuda"), x.to("cuda"), prior=PRIOR.to("cuda"), method="nre", device="cpu", **SMALL)
+        assert away.device.type == "cpu"
+        agree(away, here)
+
+
+@pytest.mark.parametrize("kind", ["memory-mapped", "too large"])
+def test_data_that_are_streamed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theta, x = pairs()
+    here = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **SMALL)
+    source: Any = x
+    if kind == "memory-mapped":
+        source = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=tuple(x.shape))
+        source[:] = x.numpy()
+    else:
+        monkeypatch.setattr(data, "SHARE", 0.0)
+    with pretended_gpu() as counts:
+        away = eq.fit(theta, source, prior=PRIOR, method="bnre", device="cuda", **(SMALL | {"standardize": False}))
+        assert counts.to_device > 6 * 4  # a batch at a time
+        resident = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **(SMALL | {"standardize": False}))
+        agree(away, resident)
+        if kind == "too large":
+            agree(eq.fit(theta, x, prior=PRIOR, method="bnre", device="cuda", **SMALL), here)
+
+
+def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little memory is free: they are there already."""
+    monkeypatch.setattr(data, "SHARE", 0.0)
+    x = torch.randn(8, 3)
+    with pretended_gpu():
+        for device in ("cuda", "cuda:0"):
+            held = data.Data([x.to("cuda")], [x.to("cuda")], torch.device(device))
+            assert not held.stream and data.Data([x.to("cuda")], [x], torch.device(device)).stream
+
+
+def test_counts_in_images() -> None:
+    theta, x = pairs(96)
+    images = (x.abs() * 10).to(torch.uint8)[:, None, :, None] + torch.arange(4, dtype=torch.uint8)
+    small = SMALL | {"epochs": 2, "embedding": Convolutional((1, 3, 4), 2, 2)}
+    here = eq.fit(theta, images, prior=PRIOR, device="cpu", **small)
+    with pretended_gpu():
+        agree(eq.fit(theta, images, prior=PRIOR, device="cuda", **small), here, 1e-4)
+
+
+class Ratio(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 1)
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.layer(torch.cat([theta, x], -1)).squeeze(-1)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_modules_of_the_users_own(place: str) -> None:
+    theta, x = pairs()
+    small = SMALL | {"epochs": 2}
+    embedding = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    here = eq.fit(theta, x, prior=PRIOR, embedding=embedding, device="cpu", **small)
+    ratio = eq.fit(theta, x, prior=PRIOR, method="nre", network=Ratio(), device="cpu", **small)
+    with pretended_gpu():
+        agree(eq.fit(theta, x, prior=PRIOR, embedding=embedding.to(place), device="cuda", **small), here)
+        own = Ratio().to(place)
+        agree(eq.fit(theta, x, prior=PRIOR, method="nre", network=own, device="cuda", **small), ratio)
+
+
+def test_checkpoints_move_between_devices(tmp_path: Path) -> None:
+    """A training that was begun on the GPU and is complete is read there and on the CPU alike."""
+    theta, x = pairs()
+    with pretended_gpu():
+        away = eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", checkpoint=tmp_path, **SMALL)
+        again = eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", checkpoint=tmp_path, **SMALL)
+        agree(again, away.to("cpu"), 0)
+    agree(eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", checkpoint=tmp_path, **SMALL), again.to("cpu"), 0)
