@@ -177,6 +177,7 @@ def pretended_gpu() -> Iterator[Counts]:
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "device": contextlib.nullcontext,
         "get_device_name": lambda device=None: "a pretended GPU",
         "mem_get_info": lambda device=None: (1 << 34, 1 << 34),
         "synchronize": lambda device=None: None,

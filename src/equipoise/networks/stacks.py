@@ -74,7 +74,13 @@ def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
 @contextmanager
 def matmul_precision(tf32: bool) -> Iterator[None]:
     """Whether a GPU's matrix products are in TF32, inside this block."""
-    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        before = torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # the user has chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+        before = tf32
+    if before == tf32:
+        yield
+        return
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
         yield

@@ -12,6 +12,8 @@ __all__ = ["Trained", "train_stack"]
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,7 +163,7 @@ def train_stack(
         return _Segment(prog, state, control, per_member, train, validation, settings, batch)
 
     segment = segment_of(ids, state, control)
-    with matmul_precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
+    with _current(device), matmul_precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
         bar.advance(epoch)
         while epoch < settings.epochs:
             look = min(settings.epochs, epoch + (LOOK_EVERY if device.type == "cuda" else 1))
@@ -194,6 +196,11 @@ def train_stack(
         compiled=prog.compiled,
         seconds=spent + time.monotonic() - started,
     )
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Graphs are captured on the current GPU, so it has to be the one that the stack is on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _is_absolute(objective: Objective, settings: Settings) -> bool:
@@ -319,8 +326,8 @@ class _Segment:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self.cursor.zero_()
                 function()
+                self.cursor.zero_()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
