@@ -17,18 +17,55 @@ from that of W through a product of a few hundred numbers.
 *Pooling goes first.* SELU increases, so the maximum of SELU is SELU of the maximum: a quarter of the exponentials after
 a pooling of stride 2.
 
-*Members that look at the same x share its convolution*: their first layers are more output channels of one.
+On a GPU with Triton the layers are kernels of our own, in `fused`, behind two operators that `torch.compile` and CUDA
+graphs take as they are; everywhere else they are PyTorch's. Both compute the same numbers up to rounding.
 """
 
 from __future__ import annotations
 
-__all__ = ["compose", "layers"]
+__all__ = ["PRECISIONS", "compose", "embed", "layers"]
 
+import functools
+import importlib.util
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+#: How a GPU multiplies in the convolutions. "auto": in TF32 where PyTorch may, else in float32. "bf16" also stores
+#: activations in 16 bits.
+PRECISIONS = ("auto", "float32", "tf32", "bf16")
+#: Kernels of our own serve up to so many channels; wider layers are large enough for PyTorch's.
+WIDEST = 32
+#: Whether kernels of our own are used where they can be.
+KERNELS = True
+
+
+def embed(
+    x: Tensor, loc: Tensor, scale: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], precision: str = "auto"
+) -> Tensor:
+    """Features with shape `(M, N, C)` from observations as they are.
+
+    Arguments:
+        x: with shape `(M or 1, N, T, I)` or `(M or 1, N, I, H, W)`, of any dtype.
+        loc: what is subtracted from x, with shape `(M, 1, I)` or `(M, I, 1, 1)`.
+        scale: what x is then divided by, of the same shape.
+        weights: of all convolutions, the 1×1 one first, each with shape `(M, C, *, 3)` or `(M, C, *, 3, 3)`.
+        biases: of all convolutions, each with shape `(M, C)`.
+        precision: one of `PRECISIONS`, for a GPU.
+    """
+    series = x.ndim == 4
+    if _use_kernels(x, weights[0]):
+        h = standardised(x, loc.flatten(1), scale.flatten(1), precision == "bf16")
+        stack = [compose(weights[0], biases[0], weights[1]), *weights[2:]]
+        stack = [w.unsqueeze(3) for w in stack] if series else stack
+        h = convolutions(h, stack, list(biases[1:]), precision)[len(stack) - 1]
+        return h.movedim(-1, 2).flatten(2).to(weights[0].dtype)
+    x = (x.to(loc.dtype) - loc.unsqueeze(1)) / scale.unsqueeze(1)
+    return layers(x.movedim(-1, 2) if series else x, weights, biases).flatten(2)
 
 
 def compose(first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
@@ -50,10 +87,10 @@ def compose(first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
 
 
 def layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """The embedding's output.
+    """The embedding's output, by PyTorch's convolutions.
 
     Arguments:
-        x: standardised observations with shape `(M or 1, N, I, *sides)`.
+        x: standardised observations with shape `(M, N, I, *sides)`.
         weights: of all convolutions, the 1×1 one first.
         biases: of all convolutions, each with shape `(M, C)`.
 
@@ -62,13 +99,131 @@ def layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Te
     """
     members, dims = weights[0].shape[0], x.ndim - 3
     conv, pool = (F.conv1d, F.max_pool1d) if dims == 1 else (F.conv2d, F.max_pool2d)
-    groups = x.shape[0]  # members side by side, as groups of channels; one group where they share x
+    # Members side by side, as groups of channels.
     x = F.pad(x, [0, 0] * dims + [0, 1], value=1.0).transpose(0, 1).flatten(1, 2)
     last = dims == 2 and x.is_cuda  # a GPU's kernels read images with channels last
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     for i, (weight, bias) in enumerate(zip(weights[1:], biases[1:], strict=True)):
         weight = (compose(weights[0], biases[0], weight) if i == 0 else weight).flatten(0, 1)
         weight = weight.contiguous(memory_format=torch.channels_last) if last else weight
-        x = conv(x, weight, bias.flatten(), padding=1, groups=groups if i == 0 else members)
-        x = F.selu(pool(x, 3, stride=2 if i % 2 == 0 else 1, padding=1))
+        x = conv(x, weight, bias.flatten(), padding=1, groups=members)
+        x = F.selu(pool(x, 3, stride=stride(i), padding=1))
     return x.unflatten(1, (members, -1)).transpose(0, 1)
+
+
+def stride(layer: int) -> int:
+    """Of the pooling: 2 in the layers 0, 2, …, 1 in the others."""
+    return 2 - layer % 2
+
+
+def pooled(side: int, stride: int) -> int:
+    """How long a side is after a pooling of 3 with padding 1."""
+    return (side - 1) // stride + 1
+
+
+def padded(inputs: int) -> int:
+    """Channels of a standardised x: its own, one of ones, zeros up to a power of two of at least 4, for wide reads."""
+    return max(4, 1 << inputs.bit_length())
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _use_kernels(x: Tensor, first: Tensor) -> bool:
+    """Kernels carry no gradient back to x, and know single precision and narrow layers only."""
+    narrow = first.shape[1] <= WIDEST and first.shape[2] < WIDEST
+    return KERNELS and narrow and not x.requires_grad and first.dtype == torch.float32 and _constant(str(x.device))
+
+
+@torch.compiler.assume_constant_result
+def _constant(device: str) -> bool:
+    return _kernels_work(device)
+
+
+@functools.cache
+def _kernels_work(device: str) -> bool:
+    """Whether Triton is there for a device; on a CPU that is its interpreter, which tests use."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    if torch.device(device).type == "cuda":
+        return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    return device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@torch.library.custom_op("equipoise::standardised", mutates_args=())
+def standardised(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
+    """x as the first layer reads it, with shape `(M, N, H, W, C)`; see `fused.prepare`."""
+    from . import fused
+
+    return fused.prepare(x, loc, scale, torch.bfloat16 if half else torch.float32)
+
+
+@standardised.register_fake
+def _(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
+    sides = (x.shape[3], x.shape[4]) if x.ndim == 5 else (1, x.shape[2])
+    shape = (loc.shape[0], x.shape[1], *sides, padded(loc.shape[1]))
+    return torch.empty(shape, dtype=torch.bfloat16 if half else torch.float32, device=x.device)
+
+
+@torch.library.custom_op("equipoise::convolutions", mutates_args=())
+def convolutions(x: Tensor, weights: list[Tensor], biases: list[Tensor], precision: str) -> list[Tensor]:
+    """The outputs of all layers, then the places of their maxima; see `fused.forward`."""
+    from . import fused
+
+    outs, indices = fused.forward(x, weights, biases, _products(precision))
+    return [*outs, *indices]
+
+
+@convolutions.register_fake
+def _(x: Tensor, weights: list[Tensor], biases: list[Tensor], precision: str) -> list[Tensor]:
+    members, images, height, width, _ = x.shape
+    outs = []
+    for i, weight in enumerate(weights):
+        height = pooled(height, stride(i)) if weight.shape[3] == 3 else height
+        width = pooled(width, stride(i))
+        outs.append(x.new_empty(members, images, height, width, weight.shape[1]))
+    return [*outs, *(torch.empty_like(out, dtype=torch.uint8) for out in outs)]
+
+
+@torch.library.custom_op("equipoise::convolutions_backward", mutates_args=())
+def convolutions_backward(
+    gradient: Tensor, x: Tensor, weights: list[Tensor], outs: list[Tensor], indices: list[Tensor], precision: str
+) -> list[Tensor]:
+    """The gradients of all weights, then of all biases; see `fused.backward`."""
+    from . import fused
+
+    of_weights, of_biases = fused.backward(gradient, x, weights, outs, indices, _products(precision))
+    return [*of_weights, *of_biases]
+
+
+@convolutions_backward.register_fake
+def _(
+    gradient: Tensor, x: Tensor, weights: list[Tensor], outs: list[Tensor], indices: list[Tensor], precision: str
+) -> list[Tensor]:
+    of_weights = [w.new_empty(w.shape) for w in weights]
+    return [*of_weights, *(w.new_empty(w.shape[:2]) for w in weights)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, weights, _, ctx.precision = inputs
+    ctx.depth = len(weights)
+    ctx.save_for_backward(x, *weights, *output)
+    ctx.set_materialize_grads(False)  # only the last layer's output is used
+
+
+def _carry_back(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
+    depth = ctx.depth
+    x, *saved = ctx.saved_tensors
+    weights, outs, indices = saved[:depth], saved[depth : 2 * depth], saved[2 * depth :]
+    out = convolutions_backward(gradients[depth - 1], x, weights, outs, indices, ctx.precision)
+    return None, out[:depth], out[depth:], None
+
+
+convolutions.register_autograd(_carry_back, setup_context=_save)
+
+
+def _products(precision: str) -> str:
+    """How the tensor cores multiply: TF32, or float32 as three TF32 products."""
+    if precision == "auto":
+        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "float32"
+    return "tf32x3" if precision == "float32" else "tf32"

@@ -28,8 +28,19 @@ from torch.func import functional_call, vmap
 
 from equipoise.randomness import isolated
 
-from .convolutions import layers
+from .convolutions import PRECISIONS, embed
 from .stacks import Stack
+
+
+def _constants(p: Stack) -> tuple[Tensor, Tensor]:
+    """What standardises x. Constants, although they lie among the weights: so no gradient is carried back to x."""
+    return p["x_loc"].detach(), p["x_scale"].detach()
+
+
+def _standardised(p: Stack, x: Tensor) -> Tensor:
+    """Observations with shape `(M, N, *x_shape)` from `(M or 1, N, *x_shape)`."""
+    loc, scale = _constants(p)
+    return (x.to(loc.dtype) - loc.unsqueeze(1)) / scale.unsqueeze(1)
 
 
 class Embedding(ABC):
@@ -52,8 +63,8 @@ class Embedding(ABC):
         """The weights of one member."""
 
     @abstractmethod
-    def apply(self, p: Stack, x: Tensor) -> Tensor:
-        """Features with shape `(M, N, C)` from standardised observations with shape `(M or 1, N, *x_shape)`."""
+    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+        """Features with shape `(M, N, C)` from observations as they are, with shape `(M or 1, N, *x_shape)`."""
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
@@ -63,11 +74,6 @@ class Embedding(ABC):
         """The shapes of everything of one member: the weights and the two constants."""
         weights = {name: tuple(w.shape) for name, w in self.init(0).items()}
         return {"x_loc": self.statistics_shape, "x_scale": self.statistics_shape, **weights}
-
-    def __call__(self, p: Stack, x: Tensor) -> Tensor:
-        # Constants, although they lie among the weights: without a gradient here, none is carried back to x at all.
-        loc, scale = p["x_loc"].detach(), p["x_scale"].detach()
-        return self.apply(p, (x.to(loc.dtype) - loc.unsqueeze(1)) / scale.unsqueeze(1))
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and standard deviation that standardise x, with shape `(N, *x_shape)`."""
@@ -99,8 +105,8 @@ class Flat(Embedding):
     def init(self, seed: int) -> dict[str, Tensor]:
         return {}
 
-    def apply(self, p: Stack, x: Tensor) -> Tensor:
-        return x.flatten(2)
+    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+        return _standardised(p, x).flatten(2)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "flat", "x_shape": list(self.x_shape)}
@@ -114,11 +120,14 @@ class Convolutional(Embedding):
         x_shape: (T, channels) of a series, or (channels, H, W) of an image.
         layers: L, the number of convolutions after the first 1×1 one.
         channels: C, the width of every layer.
+        precision: on a GPU, "auto" (TF32 where PyTorch may use it, as in training, else float32), "float32", "tf32" or
+            "bf16", which stores activations in 16 bits as well. Without effect on a CPU.
     """
 
     x_shape: tuple[int, ...]
     layers: int = 8
     channels: int = 16
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if len(self.x_shape) not in (2, 3):
@@ -131,6 +140,8 @@ class Convolutional(Embedding):
                 f"a convolutional embedding has at least one layer and one channel, got layers={self.layers}, "
                 f"channels={self.channels}"
             )
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 
     @property
     def dims(self) -> int:
@@ -163,11 +174,9 @@ class Convolutional(Embedding):
                 weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"] = layer.weight.detach(), layer.bias.detach()
         return weights
 
-    def apply(self, p: Stack, x: Tensor) -> Tensor:
-        if self.dims == 1:
-            x = x.movedim(-1, 2)  # channels before time, as convolutions read them
+    def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights, biases = ([p[f"conv.{i}.{kind}"] for i in range(self.layers + 1)] for kind in ("weight", "bias"))
-        return layers(x, weights, biases).flatten(2)
+        return embed(x, *_constants(p), weights, biases, self.precision)
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -175,6 +184,7 @@ class Convolutional(Embedding):
             "x_shape": list(self.x_shape),
             "layers": self.layers,
             "channels": self.channels,
+            "precision": self.precision,
         }
 
 
@@ -223,10 +233,10 @@ class Module(Embedding):
                     reset()
         return {f"module.{name}": w.detach().clone().cpu() for name, w in module.named_parameters()}
 
-    def apply(self, p: Stack, x: Tensor) -> Tensor:
+    def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}
         members = next(iter(p.values())).shape[0]
-        x = x.expand(members, *x.shape[1:])
+        x = _standardised(p, x).expand(members, *x.shape[1:])
         if not weights:
             return torch.stack([self.module(row) for row in x])
 
@@ -267,7 +277,7 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
         case "flat":
             return Flat(x_shape)
         case "convolutional":
-            return Convolutional(x_shape, spec["layers"], spec["channels"])
+            return Convolutional(x_shape, spec["layers"], spec["channels"], spec.get("precision", "auto"))
         case "module":
             if module is None:
                 raise ValueError(
