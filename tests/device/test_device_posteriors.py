@@ -14,8 +14,6 @@ import equipoise as eq
 from equipoise.networks import Classifier, Convolutional, Flat, SplineFlow, UserNetwork
 from equipoise.posteriors import Posterior
 
-STARTS = ["random", "prior", "prior_base"]
-
 
 def independent(dim: int) -> eq.IndependentPrior:
     return eq.IndependentPrior([td.Exponential(0.5), td.LogNormal(0.5, 0.2), td.Uniform(-1.0, 3.0)][:dim])
@@ -42,7 +40,7 @@ def posterior(kind: str, dim: int, prior: str = "box", members: int = 2, x_shape
     if kind == "classifier":
         net: Classifier | SplineFlow = Classifier(p, body, hidden=(12, 12), **constants)
     else:
-        net = SplineFlow(p, body, kind, hidden=(12, 12), transforms=2, **constants)
+        net = SplineFlow(p, body, kind, hidden=(12, 12), transforms=1, **constants)
     shape = body.statistics_shape
     stack = net.init([(m, m) for m in range(members)], [torch.zeros(shape)] * members, [torch.ones(shape)] * members)
     if kind == "classifier":  # fresh ratios are nearly flat
@@ -93,8 +91,9 @@ def compare(here: Posterior, outside: float = 50.0) -> None:
         agree(away.to("cpu").to("cuda").log_prob(theta, x), expected["log_prob"])
 
 
-@pytest.mark.parametrize("prior", ["box", "independent"])
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    ("start", "prior"), [("random", "box"), ("prior", "box"), ("prior", "independent"), ("prior_base", "independent")]
+)
 def test_flows(start: str, prior: str) -> None:
     compare(posterior(start, 2, prior))
 

@@ -41,7 +41,7 @@ def agree(away: Posterior, here: Posterior, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(away.history[name], here.history[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["bnpe_init", "npe", "bnre", "bnre_c"])
+@pytest.mark.parametrize("method", ["bnpe_init", "bnre_c"])
 def test_methods(method: str) -> None:
     theta, x = pairs()
     here = eq.fit(theta, x, prior=PRIOR, method=method, device="cpu", **SMALL)
