@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench figures clean
 
 help:
 	@echo "make demo    install what is needed, run the demo, say what to open"
 	@echo "make test    install what is needed, lint, type-check, run the whole test suite"
 	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one)"
+	@echo "make figures every figure, report and table of docs/reproduction.md, from results/"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make clean   remove .venv and what the other commands made"
 
@@ -47,6 +48,11 @@ lint: $(VENV)/.dev
 BENCH ?= simulators training diagnostics scaling
 bench: $(VENV)/.dev
 	@set -e; for b in $(BENCH); do echo "== benchmarks/$$b.py"; $(BIN)/python benchmarks/$$b.py; done
+
+# On any machine, without a GPU: what is in results/ is all that it needs.
+figures: $(VENV)/.demo
+	$(BIN)/python results/figures.py
+	$(BIN)/python results/tables.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

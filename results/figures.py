@@ -1,0 +1,280 @@
+"""Draw every figure from the results beside this file; no GPU, no torch.
+
+    python results/figures.py            docs/figures/reproduction-*.png, and all figures and reports in runs/results
+
+What has not been computed is not drawn, and said.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FIGURES", "draw", "main"]
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from parts import STARTS, STRENGTHS, part_of
+from reading import HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, published
+
+from equipoise.report import write_figures, write_report
+from equipoise.report.figures import gallery
+from equipoise.report.panels import coverage_panel
+from equipoise.report.results import Labels
+from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
+
+DOCS = HERE.parent / "docs" / "figures"
+EVERYTHING = HERE.parent / "runs" / "results"
+WIDTH = 6.9
+#: Results with the paper's methods, of which all of the package's figures and its report are made.
+GRIDS = ("paper", "released")
+#: Methods that share a panel, and what the published figure calls the last two.
+FAMILIES = (
+    ("NRE", ("nre", "bnre")),
+    ("NRE-C", ("nre_c", "bnre_c")),
+    ("NPE, RNPE", ("npe", "rnpe")),
+    ("BNPE, BNPE Init (ratio loss)", ("brnpe", "brnpe_init")),
+)
+
+
+def auc(folder: Path) -> Figure:
+    """Coverage AUC against the budget: our median and range, the published numbers, and ours with the best weights."""
+    ours, numbers = opened("released", folder), published()
+    try:
+        best: Results | None = opened("paper", folder)
+    except Missing:
+        best = None
+    levels = ours.ds["level"].values
+    looks = method_looks([m for _, methods in FAMILIES for m in methods])
+    figure, grid = _panels(len(ours.tasks), len(FAMILIES), 1.55, sharey="row")
+    for row, task in zip(grid, ours.tasks, strict=True):
+        for ax, (title, methods) in zip(row, FAMILIES, strict=True):
+            for method in methods:
+                look = looks[method]
+                found = list(ours.each([task], [method], ours.budgets))
+                at = [s.budget for s in found]
+                if found:
+                    ends = np.array([s.ends("coverage_auc") for s in found])
+                    ax.fill_between(at, ends[:, 0], ends[:, 1], color=look.colour, alpha=0.15, linewidth=0)
+                    middle = [figure_auc(s, levels) for s in found]
+                    ax.plot(at, middle, color=look.colour, linestyle=look.line, linewidth=1.2)
+                if best is not None:
+                    text = list(best.each([task], [method], best.budgets))
+                    middle = [figure_auc(s, levels) for s in text]
+                    ax.plot([s.budget for s in text], middle, color=look.colour, linestyle=":", linewidth=0.9)
+                theirs = {b: v for (t, m, b), v in numbers.items() if (t, m) == (task, method)}
+                ax.plot(
+                    list(theirs), list(theirs.values()), linestyle="none", marker=look.marker, markersize=5,
+                    markerfacecolor=PAPER, markeredgecolor=look.colour, markeredgewidth=1.1, zorder=4,
+                )  # fmt: skip
+            _zero(ax)
+            _budgets(ax, sorted({*ours.budgets, 1024, 131072}))
+            if task == ours.tasks[0]:
+                ax.set_title(title)
+        row[0].set_ylabel(TASKS.get(task, task))
+    for row in grid:  # after every panel of a row has its lines
+        ends = row[0].get_ylim()
+        for ax in row:
+            ax.axhspan(min(ends[0], 0), 0, color=VERDICTS["overconfident"][2], alpha=0.05, linewidth=0)
+        row[0].set_ylim(ends)
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.line, label=_drawn_as(method))
+        for method, look in looks.items()
+    ]
+    handles += [
+        Line2D([], [], color=INK, linestyle="none", marker="o", markerfacecolor=PAPER, label="published"),
+        Line2D([], [], color=INK, linestyle=":", linewidth=0.9, label="ours, best weights"),
+    ]
+    figure.supylabel("Coverage AUC (below 0: overconfident)")
+    figure.supxlabel("Simulation budget")
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=2.4, columnspacing=1.2)
+    return figure
+
+
+def coverage(name: str, folder: Path) -> Figure:
+    """Expected coverage as in the paper: a square panel a method and task, a curve a budget, the range of its runs."""
+    results = opened(name, folder)
+    ds, tasks, methods, budgets = results.ds, results.tasks, results.methods, results.budgets
+    columns = -(-len(methods) // 2) if len(methods) > 5 else len(methods)
+    blocks = [methods[i : i + columns] for i in range(0, len(methods), columns)]
+    labels = Labels(name)
+    side = (WIDTH - 0.5) / columns
+    figure = Figure(figsize=(WIDTH, len(blocks) * (len(tasks) * side + 0.25) + 0.9))
+    for part, block in zip(np.atleast_1d(figure.subfigures(len(blocks), 1)), blocks, strict=True):
+        grid = part.subplots(len(tasks), columns, sharex=True, sharey=True, squeeze=False)
+        for row, task in zip(grid, tasks, strict=True):
+            for i, ax in enumerate(row):
+                if i >= len(block):
+                    ax.set_visible(False)
+                    continue
+                coverage_panel(ax, ds.sel(budget=budgets), task, block[i])
+                ax.set_box_aspect(1)
+                if task == tasks[0]:
+                    ax.set_title(labels.method(block[i]))
+            row[0].set_ylabel(TASKS.get(task, task))
+        part.supylabel("Expected coverage")
+    part.supxlabel("Credibility level")
+    handles = [Line2D([], [], color=k.colour, label=f"{b:,}") for b, k in budget_looks(budgets).items()]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=len(budgets), handlelength=1.2, columnspacing=1,
+        title="Simulation budget", title_fontsize=7.5,
+    )  # fmt: skip
+    return figure
+
+
+def ablation(folder: Path) -> Figure:
+    """Conservativeness against information, along λ: a path for each loss and balance term."""
+    results = opened("ablation", folder)
+    places = [(t, b) for t in results.tasks for b in results.budgets]
+    figure, grid = _panels(2, len(places), 1.75)
+    paths = [
+        ("npe", "chi2", HUES[2][0], "-", "o"),
+        ("npe", "unbiased", HUES[2][0], "--", "s"),
+        ("npe", "kl", HUES[2][0], ":", "^"),
+        ("rnpe", "chi2", HUES[3][0], "-", "o"),
+        ("rnpe", "unbiased", HUES[3][0], "--", "s"),
+        ("rnpe", "kl", HUES[3][0], ":", "^"),
+        ("nre", "chi2", HUES[0][0], "-", "o"),
+        ("nre_c", "chi2", HUES[1][0], "-", "o"),
+        ("nre_c", "multiclass", HUES[1][0], "--", "D"),
+    ]
+    for row, keep in zip(grid, ("best", "last"), strict=True):
+        for ax, (task, budget) in zip(row, places, strict=True):
+            for loss, term, colour, line, marker in paths:
+                found = [part_of(results, task, budget, loss, term, s, keep) for s in STRENGTHS]
+                there = [(s, x) for s, x in zip(STRENGTHS, found, strict=True) if x is not None]
+                xs = [x.median("information_kept") for _, x in there]
+                ys = [x.median("coverage_auc") for _, x in there]
+                ax.plot(xs, ys, color=colour, linestyle=line, linewidth=0.8, alpha=0.8)
+                sizes = [4 + 5 * STRENGTHS.index(s) for s, _ in there]
+                ax.scatter(xs, ys, s=sizes, marker=marker, facecolor=colour, edgecolor=PAPER, linewidth=0.3, zorder=3)
+            _zero(ax)
+            ax.locator_params(nbins=4)
+            if keep == "best":
+                ax.set_title(f"{TASKS[task]}, {budget:,}")
+        row[0].set_ylabel(f"{keep} weights")
+    names = {"npe": "flow, likelihood", "rnpe": "flow, ratio", "nre": "NRE", "nre_c": "NRE-C"}
+    terms = {"chi2": "χ²", "unbiased": "χ² unbiased", "kl": "KL", "multiclass": "multiclass χ²"}
+    handles = [
+        Line2D([], [], color=c, linestyle=s, marker=k, markersize=3.5, label=f"{names[a]}, {terms[b]}")
+        for a, b, c, s, k in paths
+    ]
+    figure.supxlabel("Information kept (prior 0, exact posterior 1)")
+    figure.supylabel("Coverage AUC")
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, handlelength=2.6,
+        title="marks grow with λ = 0, 1, 10, 100, 1000", title_fontsize=7,
+    )  # fmt: skip
+    return figure
+
+
+def start(folder: Path) -> Figure:
+    """Balancing error against the budget for every start."""
+    results = opened("start", folder)
+    colours = [INK, HUES[0][0], HUES[1][0], HUES[2][0], HUES[3][0]]
+    figure, grid = _panels(2, len(results.tasks), 1.9, sharey="row", width=5.6)
+    for row, (loss, words) in zip(grid, (("npe", "likelihood loss"), ("rnpe", "ratio loss")), strict=True):
+        for ax, task in zip(row, results.tasks, strict=True):
+            lines = [(loss, GREY, (0, (4, 1.6)), "s")]
+            for i, (place, init) in enumerate(STARTS):
+                label = f"b{loss}" + (f"[start={place},init={init}]" if init else "")
+                lines.append((label, colours[i], "-", "o" if place != "prior_base" else "D"))
+            for method, colour, line, marker in lines:
+                found = list(results.each([task], [method], results.budgets))
+                at, ends = (
+                    [s.budget for s in found],
+                    np.array([s.ends("balancing_error") for s in found]).reshape(-1, 2),
+                )
+                ax.fill_between(at, ends[:, 0], ends[:, 1], color=colour, alpha=0.12, linewidth=0)
+                middle = [s.median("balancing_error") for s in found]
+                ax.plot(at, middle, color=colour, linestyle=line, marker=marker, markersize=3.2, linewidth=1.1)
+            ax.set_yscale("log")
+            _budgets(ax, results.budgets)
+            if loss == "npe":
+                ax.set_title(TASKS[task])
+        row[0].set_ylabel(f"Balancing error, {words}")
+    handles = [Line2D([], [], color=GREY, linestyle=(0, (4, 1.6)), marker="s", markersize=3.2, label="not balanced")]
+    for colour, ((place, _), words) in zip(colours, STARTS.items(), strict=True):
+        label = "balanced, random start" if place == "random" else f"balanced, {words}"
+        marker = "D" if place == "prior_base" else "o"
+        handles.append(Line2D([], [], color=colour, marker=marker, markersize=3.2, label=label))
+    figure.supxlabel("Simulation budget")
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=2.4)
+    return figure
+
+
+def _panels(rows: int, columns: int, height: float, width: float = WIDTH, **share: Any) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, rows * height + 1.1))
+    return figure, figure.subplots(rows, columns, squeeze=False, **share)
+
+
+def _zero(ax: Any) -> None:
+    ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+
+
+def _budgets(ax: Any, budgets: Sequence[int]) -> None:
+    ax.set_xscale("log", base=2)
+    shown = list(budgets) if len(budgets) <= 4 else [b for b in budgets if int(np.log2(b)) % 2 == 0 or b == budgets[-1]]
+    shown = [b for b in shown if b == budgets[-1] or 2 * b < budgets[-1] or len(budgets) <= 4]
+    ax.xaxis.set_major_locator(FixedLocator(shown))
+    ax.xaxis.set_major_formatter(FixedFormatter([rf"$2^{{{int(np.log2(b))}}}$" for b in shown]))
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _drawn_as(method: str) -> str:
+    return LABELS[method.removeprefix("br").replace("npe", "bnpe", 1)] if method.startswith("brnpe") else LABELS[method]
+
+
+#: Figures of docs/reproduction.md, by the end of their file's name.
+FIGURES: dict[str, Callable[[Path], Figure]] = {
+    "auc": auc,
+    "coverage-paper": lambda folder: coverage("paper", folder),
+    "coverage-released": lambda folder: coverage("released", folder),
+    "ablation": ablation,
+    "start": start,
+    "gallery-slcp": lambda folder: gallery(opened("paper", folder).ds, "slcp"),
+    "gallery-two_moons": lambda folder: gallery(opened("paper", folder).ds, "two_moons"),
+}
+
+
+def draw(folder: Path, out: Path, names: Sequence[str] = tuple(FIGURES)) -> list[Path]:
+    """The figures of the document, as PNG with 200 dots an inch."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    with mpl.rc_context(PRINT):
+        for name in names:
+            try:
+                figure = FIGURES[name](folder)
+            except Missing as why:
+                print(f"reproduction-{name}: not drawn, {why}")
+                continue
+            written.append(out / f"reproduction-{name}.png")
+            figure.savefig(written[-1], dpi=200, metadata={"Software": None})
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE, help="where the results are")
+    parser.add_argument("--out", type=Path, default=DOCS, help="where the figures of the document go")
+    parser.add_argument("--everything", type=Path, default=EVERYTHING, help="where all figures and reports go")
+    options = parser.parse_args(arguments)
+    for file in draw(options.results, options.out):
+        print(file)
+    for name in GRIDS:
+        file = options.results / f"{name}.nc"
+        if file.exists():
+            write_figures(file, options.everything / name / "figures")
+            write_report(file, options.everything / name / "report.html")
+            print(options.everything / name / "report.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

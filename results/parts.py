@@ -1,0 +1,137 @@
+"""Tables of the parts: of balance, of a start at the prior, and of the way ranks are computed."""
+
+from __future__ import annotations
+
+__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "part_of", "start"]
+
+from pathlib import Path
+
+import numpy as np
+from reading import LABELS, TASKS, Missing, Results, Setting, opened
+from words import options_of, signed, table
+
+STRENGTHS = (0, 1, 10, 100, 1000)
+LOSSES = {
+    "npe": "flow, likelihood",
+    "rnpe": "flow, ratio",
+    "nre": "classifier, ratio",
+    "nre_c": "classifier, contrastive",
+}
+TERMS = {"chi2": "χ²", "unbiased": "χ², unbiased", "kl": "KL", "multiclass": "χ², multiclass"}
+STARTS = {
+    ("random", ""): "random",
+    ("prior", "scaled"): "transform to the prior, weights ÷ 5",
+    ("prior", "identity"): "transform to the prior, identity",
+    ("prior_base", "scaled"): "prior as base, weights ÷ 5",
+    ("prior_base", "identity"): "prior as base, identity",
+}
+
+
+def ablation(folder: Path) -> str:
+    """Coverage AUC and nominal log posterior: weights kept × loss × balance, against λ."""
+    results = opened("ablation", folder)
+    parts = []
+    for task in results.tasks:
+        for budget in results.budgets:
+            rows = []
+            for keep in ("best", "last"):
+                for loss, words in LOSSES.items():
+                    for term, term_words in TERMS.items():
+                        found = {s: part_of(results, task, budget, loss, term, s, keep) for s in STRENGTHS}
+                        if any(found[s] is not None for s in STRENGTHS[1:]):
+                            cells = ["–" if s is None else _pair(s) for s in found.values()]
+                            rows.append([f"{words}, {term_words}, {keep}", *cells])
+            head = ["loss, balance, weights kept", *(f"λ = {s}" for s in STRENGTHS)]
+            parts.append(f"**{TASKS[task]}, {budget:,} simulations**\n\n" + table(head, rows))
+    return "\n\n".join(parts)
+
+
+def part_of(results: Results, task: str, budget: int, loss: str, term: str, strength: int, keep: str) -> Setting | None:
+    """The setting with this loss, balance term, λ and weights; λ = 0 is the method without balance."""
+    for method in results.methods:
+        name, options = options_of(method)
+        if options.get("keep", "best") != keep or (task, method, budget) not in results.settings:
+            continue
+        if strength == 0 and name == loss:
+            return results.settings[task, method, budget]
+        its_term = "unbiased" if options.get("unbiased") == "true" else options.get("balance", "chi2")
+        if name == "b" + loss and its_term == term and float(options.get("strength", 100)) == strength:
+            return results.settings[task, method, budget]
+    return None
+
+
+def _pair(s: Setting) -> str:
+    return f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}"
+
+
+# --- starts and the artefact ------------------------------------------------------------------------------------------
+
+
+def start(folder: Path) -> str:
+    """Balancing error and nominal log posterior of each start."""
+    results = opened("start", folder)
+    parts = []
+    for task in results.tasks:
+        rows = []
+        for loss, words in (("npe", "likelihood loss"), ("rnpe", "ratio loss")):
+            for method in [loss, *(m for m in results.methods if options_of(m)[0] == "b" + loss)]:
+                name, options = options_of(method)
+                scheme = STARTS[options.get("start", "random"), options.get("init", "")]
+                cells = [results.settings.get((task, method, b)) for b in results.budgets]
+                text = ["–" if s is None else _error_and_log(s) for s in cells]
+                rows.append([f"{words}, {'not balanced' if name == loss else 'balanced'}, {scheme}", *text])
+        parts.append(f"**{TASKS[task]}**\n\n" + table(["", *(f"{b:,}" for b in results.budgets)], rows))
+    return "\n\n".join([*parts, _starts_in_words(results)])
+
+
+def _error_and_log(s: Setting) -> str:
+    low, high = s.ends("balancing_error")
+    log = signed(s.median("nominal_log_prob"), 2)
+    return f"{s.median('balancing_error'):.4f} / {log}<br><sub>{low:.4f} … {high:.4f}</sub>"
+
+
+def _starts_in_words(results: Results) -> str:
+    """In how many settings each scheme has a smaller balancing error than the random start."""
+    lines = []
+    for (place, init), words in STARTS.items():
+        if place == "random":
+            continue
+        better = total = sharper = 0
+        for task in results.tasks:
+            for name in ("bnpe", "brnpe"):
+                for b in results.budgets:
+                    mine = results.settings.get((task, f"{name}[start={place},init={init}]", b))
+                    plain = results.settings.get((task, name, b))
+                    if mine is not None and plain is not None:
+                        total += 1
+                        better += mine.median("balancing_error") < plain.median("balancing_error")
+                        sharper += mine.median("nominal_log_prob") > plain.median("nominal_log_prob")
+        lines.append(
+            f"- {words}: a smaller balancing error than the random start in {better} of {total} settings, a higher "
+            f"nominal log posterior in {sharper}."
+        )
+    return "\n".join(lines)
+
+
+def artefact(folder: Path) -> str:
+    """Coverage of the same networks, by our ranks and by the released ones."""
+    results = opened("artefact", folder)
+    level, rows, apart = results.ds["level"].values, [], []
+    for task in results.tasks:
+        for name in dict.fromkeys(options_of(m)[0] for m in results.methods):
+            for b in results.budgets:
+                both = [results.settings.get((task, f"{name}[recipe={r}]", b)) for r in ("equipoise", "released")]
+                if both[0] is None or both[1] is None:
+                    continue
+                ours, theirs = both
+                apart.append(np.abs(ours.numbers["balancing_error"] - theirs.numbers["balancing_error"]).max())
+                read = [[float(np.interp(u, level, s.curve)) for u in (0, 0.05, 0.1, 0.5)] for s in (ours, theirs)]
+                pairs = [f"{o:.3f} / {t:.3f}" for o, t in zip(*read, strict=True)]
+                area = f"{signed(ours.median('coverage_auc'))} / {signed(theirs.median('coverage_auc'))}"
+                rows.append([f"{LABELS[name]}, {TASKS[task]}", f"{b:,}", *pairs, area])
+    if not rows:
+        raise Missing("`results/artefact.nc` has no network that was judged twice")
+    head = ["", "budget", "at level 0", "at 0.05", "at 0.10", "at 0.50", "coverage AUC"]
+    same = "not at all" if max(apart) == 0 else f"by at most {max(apart):.1g}"
+    note = f"*Ours / released, medians over runs. The networks are the same: their balancing errors differ {same}.*"
+    return f"{table(head, rows)}\n\n{note}"

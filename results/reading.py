@@ -1,0 +1,177 @@
+"""What tables and figures have in common: the results files, the published numbers, and how both are read.
+
+Needs numpy and xarray, and no torch.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "FILES",
+    "HERE",
+    "LABELS",
+    "TASKS",
+    "Missing",
+    "Results",
+    "Setting",
+    "budgets_of",
+    "figure_auc",
+    "opened",
+    "published",
+]
+
+import csv
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+HERE = Path(__file__).parent
+#: The results that are drawn and tabulated, by the name of their grid.
+FILES = ("paper", "released", "ablation", "start", "artefact")
+TASKS = {
+    "slcp": "SLCP",
+    "weinberg": "Weinberg",
+    "two_moons": "Two Moons",
+    "spatial_sir": "Spatial SIR",
+    "lotka_volterra": "Lotka-Volterra",
+}
+LABELS = {
+    "nre": "NRE",
+    "bnre": "BNRE",
+    "nre_c": "NRE-C",
+    "bnre_c": "BNRE-C",
+    "npe": "NPE",
+    "bnpe": "BNPE",
+    "rnpe": "RNPE",
+    "brnpe": "BRNPE",
+    "bnpe_init": "BNPE Init",
+    "brnpe_init": "BRNPE Init",
+}
+#: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.
+DRAWN_AS = {"bnpe": "brnpe", "bnpe_init": "brnpe_init"}
+
+
+class Missing(Exception):
+    """Results that a part needs and that are not there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One method at one task and budget: its runs.
+
+    Arguments:
+        task, method, budget: which.
+        numbers: every number of a run, with shape `(runs,)`, of the runs that are there.
+        verdicts: of each run, after Holm's correction over all cells of the results.
+        curve: the median over runs of the coverage, with shape `(levels,)`.
+    """
+
+    task: str
+    method: str
+    budget: int
+    numbers: dict[str, np.ndarray]
+    verdicts: list[str]
+    curve: np.ndarray
+
+    def median(self, name: str) -> float:
+        return float(np.median(self.numbers[name]))
+
+    def ends(self, name: str) -> tuple[float, float]:
+        return float(self.numbers[name].min()), float(self.numbers[name].max())
+
+    @property
+    def dip(self) -> float:
+        """The least that the median curve lies above the diagonal; negative where it lies below."""
+        return float((self.curve - np.linspace(0, 1, len(self.curve))).min())
+
+    def mostly(self, verdict: str) -> bool:
+        """Whether more than half of the runs have this verdict."""
+        return 2 * self.verdicts.count(verdict) > len(self.verdicts)
+
+
+class Results:
+    """A results file.
+
+    Arguments:
+        name: of the grid.
+        folder: where the files are.
+    """
+
+    def __init__(self, name: str, folder: Path = HERE) -> None:
+        self.name, self.file = name, folder / f"{name}.nc"
+        if not self.file.exists():
+            raise Missing(f"`results/{name}.nc` is not there")
+        with xr.open_dataset(self.file, engine="h5netcdf") as ds:
+            self.ds = ds.load()
+
+    @cached_property
+    def settings(self) -> dict[tuple[str, str, int], Setting]:
+        """Every setting of which a run is there."""
+        ds, found = self.ds, {}
+        axes = ("task", "method", "budget", "run")
+        numbers = {str(n): v.values for n, v in ds.data_vars.items() if v.dims == axes and v.dtype.kind in "fi"}
+        verdicts, coverage = ds["verdict_holm"].values, ds["coverage"].values
+        for t, m, b in np.ndindex(coverage.shape[:3]):
+            there = np.isfinite(coverage[t, m, b]).all(-1)
+            if there.any():
+                key = str(ds["task"].values[t]), str(ds["method"].values[m]), int(ds["budget"].values[b])
+                found[key] = Setting(
+                    *key,
+                    {n: v[t, m, b][there] for n, v in numbers.items()},
+                    [str(v) for v in verdicts[t, m, b][there]],
+                    np.median(coverage[t, m, b][there], 0),
+                )
+        return found
+
+    @property
+    def tasks(self) -> list[str]:
+        return [t for t in map(str, self.ds["task"].values) if any(k[0] == t for k in self.settings)]
+
+    @property
+    def methods(self) -> list[str]:
+        return [m for m in map(str, self.ds["method"].values) if any(k[1] == m for k in self.settings)]
+
+    @property
+    def budgets(self) -> list[int]:
+        return sorted({k[2] for k in self.settings})
+
+    def each(self, tasks: list[str], methods: list[str], budgets: list[int]) -> Iterator[Setting]:
+        """The settings there are of these."""
+        for key in ((t, m, b) for t in tasks for m in methods for b in budgets):
+            if key in self.settings:
+                yield self.settings[key]
+
+
+def opened(name: str, folder: Path = HERE) -> Results:
+    """A results file, read once as long as it does not change."""
+    file = folder / f"{name}.nc"
+    return _opened(name, folder, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+@lru_cache(maxsize=16)
+def _opened(name: str, folder: Path, stamp: int) -> Results:
+    return Results(name, folder)
+
+
+def budgets_of(results: Results, task: str, *methods: str) -> list[int]:
+    """The budgets at which all these methods have been computed for a task."""
+    return [b for b in results.budgets if all((task, m, b) in results.settings for m in methods)]
+
+
+def figure_auc(setting: Setting, levels: np.ndarray) -> float:
+    """The coverage AUC as it was read off the published figure.
+
+    That shows the median over runs at each level, and was read at 0, 0.05, …, 1 and summed by the trapezoidal rule.
+    """
+    at = np.linspace(0, 1, 21)
+    return float(np.trapezoid(np.interp(at, levels, setting.curve) - at, at))
+
+
+def published(folder: Path = HERE) -> dict[tuple[str, str, int], float]:
+    """The published coverage AUC, by task, method (under the name that it has here) and budget."""
+    with open(folder / "published-auc.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
+    return {(r["task"], DRAWN_AS.get(r["method"], r["method"]), int(r["budget"])): float(r["auc"]) for r in rows}

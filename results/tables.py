@@ -1,0 +1,227 @@
+"""Fill the tables of docs/reproduction.md from the results beside this file.
+
+    python results/tables.py             write them
+    python results/tables.py --check     exit with 1 if they are not what the results say
+
+Each stands between `<!-- table: NAME -->` and `<!-- end -->`. What has not been computed yet is said in a sentence.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BLOCKS", "fill", "main"]
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from claims import CLAIMS, decide, exceptions
+from ledgers import cost, state
+from parts import ablation, artefact, start
+from reading import HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
+from words import ranged, signed, table
+
+DOC = HERE.parent / "docs" / "reproduction.md"
+#: How far off a number read off the published figure may be.
+READING_ERROR = 0.02
+
+
+# --- against the published figure -------------------------------------------------------------------------------------
+
+
+def against_published(task: str, folder: Path) -> str:
+    """Every published number of a task beside ours."""
+    ours = opened("released", folder)
+    levels = ours.ds["level"].values
+    try:
+        best = opened("paper", folder)
+    except Missing:
+        best = None
+    rows = []
+    for (t, method, budget), theirs in published().items():
+        if t != task:
+            continue
+        name = (
+            LABELS[method]
+            if not method.startswith("brnpe")
+            else f"{LABELS[method]}, drawn as {LABELS[method.replace('brnpe', 'bnpe')]}"
+        )
+        other = best.settings.get((task, method, budget)) if best is not None else None
+        last = [signed(figure_auc(other, levels)) if other is not None else "–"]
+        s = ours.settings.get((task, method, budget))
+        if s is None:
+            rows.append([name, f"{budget:,}", signed(theirs), "–", "–", "–", "not computed", *last])
+            continue
+        low, high = s.ends("coverage_auc")
+        middle = figure_auc(s, levels)
+        agrees = "yes" if _agrees(s, middle, theirs) else "**no**"
+        runs = f"{signed(low)} … {signed(high)}"
+        rows.append([name, f"{budget:,}", signed(theirs), signed(middle), runs, signed(middle - theirs), agrees, *last])
+    head = ["", "budget", "published", "ours, last weights", "our runs", "difference", "agrees", "ours, best weights"]
+    return table(head, rows)
+
+
+def _agrees(s: Setting, middle: float, theirs: float) -> bool:
+    """Whether a published number is within its reading error and half the range of our runs."""
+    low, high = s.ends("coverage_auc")
+    return abs(middle - theirs) <= READING_ERROR + (high - low) / 2
+
+
+def agreement(folder: Path) -> str:
+    """How many of the published numbers are reproduced."""
+    ours = opened("released", folder)
+    levels = ours.ds["level"].values
+    both = [(ours.settings[k], v) for k, v in published().items() if k in ours.settings]
+    if not both:
+        raise Missing("no published setting is in `results/released.nc`")
+    middles = np.array([figure_auc(s, levels) for s, _ in both])
+    theirs = np.array([v for _, v in both])
+    agree = [_agrees(s, m, t) for (s, t), m in zip(both, middles, strict=True)]
+    gap = np.abs(middles - theirs)
+    clear = np.abs(theirs) > READING_ERROR
+    worst = [both[i][0] for i in np.argsort(-gap)[:5] if not agree[i]]
+    words = ", ".join(f"{LABELS[s.method]} on {TASKS[s.task]} at {s.budget:,}" for s in worst)
+    text = (
+        f"Of {len(both)} published numbers that were computed here, {sum(agree)} agree. The median difference is "
+        f"{np.median(gap):.3f}, the largest {gap.max():.3f}; the sign is the same in "
+        f"{int((np.sign(middles) == np.sign(theirs))[clear].sum())} of the {int(clear.sum())} that are further than "
+        f"{READING_ERROR} from 0."
+    )
+    return text + (f" Furthest apart: {words}." if words else "")
+
+
+# --- every setting ----------------------------------------------------------------------------------------------------
+
+
+def by_budget(name: str, variable: str, digits: int, folder: Path) -> str:
+    """A number of every setting: a table a task, methods × budgets."""
+    results = opened(name, folder)
+    parts = []
+    for task in results.tasks:
+        rows = []
+        for method in results.methods:
+            cells = [results.settings.get((task, method, b)) for b in results.budgets]
+            rows.append(
+                [LABELS.get(method, method), *("–" if s is None else _marked(s, variable, digits) for s in cells)]
+            )
+        parts.append(f"**{TASKS.get(task, task)}**\n\n" + table(["", *(f"{b:,}" for b in results.budgets)], rows))
+    error = max(float(s.numbers["coverage_auc_se"].max()) for s in results.settings.values())
+    runs = max(len(s.verdicts) for s in results.settings.values())
+    about = f"{int(results.ds['pairs']):,} pairs, up to {runs} runs"
+    note = f"; the standard error of a run's AUC is at most {error:.4f}" if variable == "coverage_auc" else ""
+    return "\n\n".join([*parts, f"*{about}{note}.*"])
+
+
+def _marked(s: Setting, variable: str, digits: int) -> str:
+    mark = ""
+    if variable == "coverage_auc":
+        mark = " ▼" if s.mostly("overconfident") else " ▲" if s.mostly("certified conservative") else ""
+    first, rest = ranged(s, variable, digits).split("<br>")
+    return f"{first}{mark}<br>{rest}"
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def claims(folder: Path) -> str:
+    """Every claim, its rule, and what the results of both protocols say."""
+    found = {}
+    for name in ("paper", "released"):
+        try:
+            found[name] = opened(name, folder)
+        except Missing:
+            continue
+    if not found:
+        raise Missing("`results/paper.nc` and `results/released.nc` are not there")
+    rows = []
+    for claim in CLAIMS:
+        row = [claim.words, claim.rule]
+        for name in ("paper", "released"):
+            if name not in found:
+                row.append("not computed")
+                continue
+            verdict, cases = decide(claim, found[name])
+            word, _, count = verdict.partition(":")
+            but = exceptions(cases)
+            row.append(f"**{word}**{':' if count else ''}{count}" + (f"<br><sub>not: {but}</sub>" if but else ""))
+        rows.append(row)
+    lines = [
+        ["what the paper says", "a case is as claimed if", "text's protocol", "released protocol"],
+        ["---"] * 4,
+        *rows,
+    ]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def picture(name: str, needs: str, words: str, folder: Path) -> str:
+    """A figure of `figures.py`, once the results that it shows are there."""
+    opened(needs, folder)
+    return f"![{words}](figures/reproduction-{name}.png)"
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "state": state,
+    "agreement": agreement,
+    "published-slcp": lambda folder: against_published("slcp", folder),
+    "published-weinberg": lambda folder: against_published("weinberg", folder),
+    "published-two_moons": lambda folder: against_published("two_moons", folder),
+    "claims": claims,
+    "auc-paper": lambda folder: by_budget("paper", "coverage_auc", 3, folder),
+    "log-paper": lambda folder: by_budget("paper", "nominal_log_prob", 2, folder),
+    "auc-released": lambda folder: by_budget("released", "coverage_auc", 3, folder),
+    "log-released": lambda folder: by_budget("released", "nominal_log_prob", 2, folder),
+    "ablation": ablation,
+    "start": start,
+    "artefact": artefact,
+    "cost": cost,
+} | {
+    f"figure-{name}": partial(picture, name, needs, words)
+    for name, needs, words in (
+        ("auc", "released", "Coverage AUC against budget: our median and range, and the published numbers"),
+        ("coverage-paper", "paper", "Expected coverage, methods × tasks, the text's protocol"),
+        ("coverage-released", "released", "Expected coverage, methods × tasks, the released protocol"),
+        ("ablation", "ablation", "Coverage AUC against information kept, along λ"),
+        ("start", "start", "Balancing error against budget, by start"),
+        ("gallery-slcp", "paper", "Posteriors of one SLCP observation, methods × budgets"),
+        ("gallery-two_moons", "paper", "Posteriors of one Two Moons observation, methods × budgets"),
+    )
+}
+
+
+def fill(text: str, folder: Path = HERE) -> str:
+    """The document with every table made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in BLOCKS:
+            raise ValueError(f"there is no table {name!r}; there are {', '.join(BLOCKS)}")
+        try:
+            inside = BLOCKS[name](folder)
+        except Missing as why:
+            inside = f"*Not computed yet: {why}.*"
+        return f"<!-- table: {name} -->\n\n{inside}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something would change")
+    parser.add_argument("--results", type=Path, default=HERE, help="where the results are")
+    parser.add_argument("--doc", type=Path, default=DOC, help="the document")
+    options = parser.parse_args(arguments)
+    before = options.doc.read_text(encoding="utf-8")
+    after = fill(before, options.results)
+    if options.check:
+        print(f"{options.doc} is {'up to date' if before == after else 'not what the results say: run this again'}")
+        return int(before != after)
+    options.doc.write_text(after, encoding="utf-8")
+    print(f"wrote {options.doc}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""Tables and figures of docs/reproduction.md: what they say follows from the results, and the document says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import claims
+import figures
+import ledgers
+import numpy as np
+import parts
+import pytest
+import reading
+import tables
+import words
+from report_results import synthetic_results
+
+from equipoise.experiments import load_grid
+
+METHODS = ["nre", "bnre", "nre_c", "bnre_c", "npe", "rnpe", "brnpe", "brnpe_init"]
+LEVELS = np.linspace(0, 1, 101)
+
+
+def with_ledger(ds, seconds=10.0, device="cuda"):
+    """Two stacks: the classifiers and the flows of everything."""
+    ds = ds.assign_coords(ledger=["a", "b"])
+    ds["ledger_network"] = ("ledger", ["classifier", "flow"])
+    ds["ledger_device"] = ("ledger", [device] * 2)
+    ds["ledger_hardware"] = ("ledger", ["a machine"] * 2)
+    for name, value in (("train_seconds", seconds), ("diagnose_seconds", 1.0), ("seconds", seconds + 2)):
+        ds[f"ledger_{name}"] = ("ledger", [value, 2 * value])
+    ds["ledger_members"], ds["ledger_steps"] = ("ledger", [4, 4]), ("ledger", [1e6, 2e6])
+    ds.attrs |= {"cells_done": 48, "cells_wanted": 48}
+    return ds
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory):
+    """Results of both protocols, from ranks with a known coverage."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, seed in (("paper", 0), ("released", 1)):
+        ds = synthetic_results(
+            ("slcp", "two_moons"), [*METHODS, "bnpe", "bnpe_init"], (1024, 8192), 3, 1, 500, name, seed=seed
+        )
+        with_ledger(ds).to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+    return folder
+
+
+def setting(task="slcp", method="nre", budget=1024, curve=LEVELS, verdicts=("inconclusive",) * 3, **numbers):
+    runs = {n: np.asarray(v, float) for n, v in numbers.items()}
+    return reading.Setting(task, method, budget, runs, list(verdicts), np.asarray(curve))
+
+
+class Fake:
+    """Results that hold given settings."""
+
+    def __init__(self, name, *settings):
+        self.name, self.settings = name, {(s.task, s.method, s.budget): s for s in settings}
+        self.tasks, self.methods = (list(dict.fromkeys(k[i] for k in self.settings)) for i in (0, 1))
+        self.budgets = sorted({k[2] for k in self.settings})
+
+    each = reading.Results.each
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def test_the_document_says_what_the_results_say():
+    text = tables.DOC.read_text(encoding="utf-8")
+    assert tables.fill(text) == text, "run `make figures`"
+    named = re.findall(r"<!-- table: ([\w-]+) -->", text)
+    assert sorted(named) == sorted(tables.BLOCKS), "every table stands in the document, once"
+    for picture in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (tables.DOC.parent / picture).exists(), f"{picture} is not there: run `make figures`"
+
+
+def test_without_results_each_table_says_which_file_is_missing(tmp_path):
+    text = "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in tables.BLOCKS)
+    filled = tables.fill(text, tmp_path)
+    assert "old" not in filled and filled.count("ot computed yet") >= len(tables.BLOCKS)
+    assert all(f"{n}" in filled for n in reading.FILES) and tables.fill(filled, tmp_path) == filled
+    with pytest.raises(ValueError, match="there is no table 'nothing'"):
+        tables.fill("<!-- table: nothing --><!-- end -->", tmp_path)
+
+
+def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
+    doc = tmp_path / "doc.md"
+    doc.write_text(tables.DOC.read_text(encoding="utf-8"), encoding="utf-8")
+    options = ["--results", str(made_up), "--doc", str(doc)]
+    assert tables.main([*options, "--check"]) == 1 and tables.main(options) == 0
+    assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
+    missing = set(re.findall(r"`results/(\w+)\.nc` is not there", doc.read_text(encoding="utf-8")))
+    assert missing == {"ablation", "start", "artefact"}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_published_numbers_are_under_the_names_they_have_here():
+    numbers = reading.published()
+    assert numbers["slcp", "brnpe", 1024] == -0.028 and numbers["two_moons", "brnpe_init", 131072] == -0.097
+    assert not any(m in ("bnpe", "bnpe_init") for _, m, _ in numbers)
+    assert {b for *_, b in numbers} == {1024, 8192, 131072} and len(numbers) == 118
+    assert (reading.HERE / "published-auc.csv").read_text().startswith("# Coverage AUC")
+
+
+def test_the_area_is_that_of_the_median_curve():
+    # Coverage u² has the area ∫ u² - u = -1/6; the trapezoidal rule with steps h = 0.05 adds h²/6.
+    assert reading.figure_auc(setting(curve=LEVELS**2), LEVELS) == pytest.approx(-1 / 6 + 0.05**2 / 6)
+    assert setting(curve=LEVELS**2).dip == pytest.approx(-0.25)
+
+
+def test_settings_are_the_runs_that_are_there(made_up):
+    results = reading.Results("paper", made_up)
+    found = results.settings["slcp", "npe", 8192]
+    cell = results.ds.sel({"task": "slcp", "method": "npe", "budget": 8192})
+    assert found.median("coverage_auc") == float(cell["coverage_auc"].median())
+    assert found.ends("entropy") == (float(cell["entropy"].min()), float(cell["entropy"].max()))
+    np.testing.assert_allclose(found.curve, cell["coverage"].median("run"))
+    assert found.verdicts == [str(v) for v in cell["verdict_holm"].values]
+    partly = results.ds.copy(deep=True)
+    partly["coverage"][0, 0, 0, 1:] = np.nan
+    partly["coverage"][0, 0, 1] = np.nan
+    results.ds = partly
+    del results.settings
+    assert len(results.settings["slcp", "nre", 1024].verdicts) == 1 and ("slcp", "nre", 8192) not in results.settings
+
+
+def test_agreement_allows_for_reading_and_for_the_range_of_runs():
+    s = setting(coverage_auc=[-0.10, -0.08, -0.04])
+    assert tables._agrees(s, -0.08, -0.129) and tables._agrees(s, -0.08, -0.031)  # 0.02 + 0.06 / 2
+    assert not tables._agrees(s, -0.08, -0.131) and not tables._agrees(s, -0.08, -0.029)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("so", "word"),
+    [(10, "holds: 10 of 10"), (9, "holds: 9 of 10"), (8, "holds in part: 8 of 10"), (5, "holds in part: 5 of 10"),
+     (4, "does not hold: 4 of 10")],
+)  # fmt: skip
+def test_a_verdict_is_a_share_of_cases(so, word):
+    cases = [claims.Case("slcp", "nre", 2**i, i < so) for i in range(10)]
+    claim = claims.Claim("", "", lambda results: iter(cases))
+    assert claims.decide(claim, Fake("paper")) == (word, cases)
+    assert claims.exceptions(cases) == ("" if so == 10 else f"NRE on SLCP ({10 - so})")
+    assert claims.decide(dataclasses.replace(claim, cases=lambda r: iter(())), Fake("paper"))[0] == "not computed"
+
+
+def claim_with(words):
+    (found,) = [c for c in claims.CLAIMS if words in c.words]
+    return found
+
+
+def test_each_rule_turns_with_its_numbers():
+    """A balanced and a plain method at two budgets; each rule is tried with numbers that obey and that defy it."""
+
+    def numbers(auc, log, error, entropy):
+        return {"coverage_auc": auc, "nominal_log_prob": log, "balancing_error": error, "entropy": entropy}
+
+    def results(small, large, plain_small, plain_large, method="bnre", other="nre"):
+        def at(m, b, n, over):
+            return setting("slcp", m, b, verdicts=["overconfident"] * over + [""] * (3 - over), **numbers(*n))
+
+        return Fake(
+            "paper",
+            at(method, 1024, small, 0),
+            at(method, 131072, large, 0),
+            at(other, 1024, plain_small, 2),
+            at(other, 131072, plain_large, 0),
+        )
+
+    ones = np.ones(3)
+    obeys = results(
+        (0.1 * ones, -3 * ones, 0.01 * ones, 2 * ones),
+        (0.1 * ones, -1.05 * ones, 0.01 * ones, 1.05 * ones),
+        (-0.1 * ones, -2 * ones, 0.2 * ones, 1.5 * ones),
+        (0 * ones, -1 * ones, 0.05 * ones, 1 * ones),
+    )
+    defies = results(
+        (-0.2 * ones, -1 * ones, 0.3 * ones, 1 * ones),
+        (-0.2 * ones, -0.5 * ones, 0.3 * ones, 1.2 * ones),
+        (-0.1 * ones, -2 * ones, 0.2 * ones, 1.5 * ones),
+        (0 * ones, -1 * ones, 0.19 * ones, 1 * ones),
+    )
+    for quote in (
+        "more conservative than their counterparts",
+        "have a lower nominal log posterior",
+        "leads to more balanced surrogates",
+        "diminishes with the budget",
+        "larger posteriors for low budgets",
+        "shrink as the budget increases",
+        "recover posteriors like",
+    ):
+        claim = claim_with(quote)
+        assert claims.decide(claim, obeys)[0].startswith("holds:"), quote
+        assert claims.decide(claim, defies)[0].startswith("does not hold"), quote
+    assert claims.decide(claim_with("Commonly used"), obeys)[0] == "holds: 1 of 1"
+    similar = claim_with("similar nominal log posterior")
+    assert claims.decide(similar, obeys)[0] == "holds: 1 of 1"
+    flows = results(
+        (0.1 * ones, -3 * ones, 0.1 * ones, 2 * ones),
+        (0.1 * ones, -1.2 * ones, 0.1 * ones, 2 * ones),
+        (-0.1 * ones, -2 * ones, 0.2 * ones, 1.5 * ones),
+        (0 * ones, -1 * ones, 0.2 * ones, 1 * ones),
+        "bnpe_init",
+        "bnpe",
+    )
+    assert claims.decide(claim_with("Starting at the prior"), flows)[0] == "holds: 2 of 2"
+    assert claims.decide(claim_with("still learns"), flows)[0] == "does not hold: 0 of 1"
+
+
+def test_conservative_by_test_and_by_eye():
+    below = LEVELS - 0.03 * np.sin(np.pi * LEVELS)
+    over, fine = ["overconfident"] * 3, ["inconclusive"] * 3
+    balanced = Fake("paper", setting(method="bnre", verdicts=fine), setting(method="bnpe", verdicts=over, curve=below))
+    tend, eye, moons, moons_eye = claims.CLAIMS[1:5]
+    assert [claims.decide(c, balanced)[0] for c in (tend, eye)] == ["holds in part: 1 of 2"] * 2
+    two = Fake("paper", setting("two_moons", verdicts=over, curve=below), setting("two_moons", "npe", verdicts=fine))
+    assert [claims.decide(c, two)[0] for c in (moons, moons_eye)] == ["holds in part: 1 of 2"] * 2
+    assert "Two Moons" in moons.words and "eye" in moons_eye.words
+
+
+def test_every_claim_is_decided_on_results_of_both_protocols(made_up):
+    for name in ("paper", "released"):
+        results = reading.Results(name, made_up)
+        decided = [claims.decide(c, results)[0] for c in claims.CLAIMS]
+        assert all(re.match(r"(holds|holds in part|does not hold): \d+ of \d+$", d) for d in decided)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_part_of_the_grid_has_its_place_in_the_table():
+    grid = load_grid("ablation")
+    results = Fake("ablation", *(setting(method=m.label) for m in grid.methods))
+    found = [
+        part.method
+        for keep in ("best", "last")
+        for loss in parts.LOSSES
+        for term in parts.TERMS
+        for s in parts.STRENGTHS
+        if (part := parts.part_of(results, "slcp", 1024, loss, term, s, keep)) is not None
+    ]
+    assert set(found) == {m.label for m in grid.methods}
+    balanced = [m for m in found if "strength" in m]
+    assert len(balanced) == len(set(balanced)) == 72  # and λ = 0 stands in the row of every term
+
+
+def test_every_start_of_the_grid_has_words():
+    for entry in load_grid("start").methods:
+        _, options = words.options_of(entry.label)
+        assert (options.get("start", "random"), options.get("init", "")) in parts.STARTS
+
+
+def test_the_artefact_is_read_from_networks_that_were_judged_twice(tmp_path):
+    labels = [f"nre[recipe={r}]" for r in ("equipoise", "released")]
+    ds = synthetic_results(("slcp",), ("nre", "bnre"), (1024,), 2, 1, 500, "released", gallery=False)
+    ds = ds.assign_coords(method=labels)
+    ds["balancing_error"][:, 1] = ds["balancing_error"][:, 0]
+    ds.to_netcdf(tmp_path / "artefact.nc", engine="h5netcdf")
+    text = parts.artefact(tmp_path)
+    curves = ds["coverage"].median("run").values[0, :, 0]
+    assert f"| {curves[0, 10]:.3f} / {curves[1, 10]:.3f} |" in text and "differ not at all" in text
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_authors_loop_takes_its_steps_for_every_network(tmp_path):
+    ds = synthetic_results(("slcp",), ("nre", "npe"), (1024,), 2, 1, 200, gallery=False)
+    with_ledger(ds, seconds=1.0).to_netcdf(tmp_path / "paper.nc", engine="h5netcdf")
+    # 921 training pairs are 4 batches of 256, 500 epochs, two runs.
+    results = reading.Results("paper", tmp_path)
+    assert ledgers._loop_seconds(results, "classifier") == pytest.approx(2 * 2000 * 3392e-6)
+    assert ledgers._loop_seconds(results, "flow") == pytest.approx(2 * 2000 * 18933e-6)
+    text = ledgers.cost(tmp_path)
+    assert "| `paper`, classifiers | 1 | 4 | 1.00 | 1 | 1 | 3 | 0.0 | 14× |" in text and "a machine" in text
+    with_ledger(ds, device="cpu").to_netcdf(tmp_path / "paper.nc", engine="h5netcdf")
+    assert "×" not in ledgers.cost(tmp_path)
+    assert set(ledgers.LOOP_US) == set(reading.LABELS)
+
+
+def test_the_loops_times_are_those_of_the_training_page():
+    page = (Path(tables.DOC).parent / "training.md").read_text(encoding="utf-8")
+    for name, method in (("NRE", "nre"), ("NPE", "npe"), ("BNPE", "bnpe"), ("BNRE-C", "bnre_c")):
+        assert f"| {name} | {ledgers.LOOP_US[method]:,} |" in page
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_from_results_alone_and_twice_the_same(made_up, tmp_path, capsys):
+    first = figures.draw(made_up, tmp_path / "one")
+    names = ["auc", "coverage-paper", "coverage-released", "gallery-slcp", "gallery-two_moons"]
+    assert [p.name for p in first] == [f"reproduction-{n}.png" for n in names]
+    assert "reproduction-start: not drawn, `results/start.nc` is not there" in capsys.readouterr().out
+    (again,) = figures.draw(made_up, tmp_path / "two", ["auc"])
+    assert first[0].read_bytes() == again.read_bytes()
+
+
+def test_every_figure_has_its_place_in_the_document():
+    assert {f"figure-{n}" for n in figures.FIGURES} == {n for n in tables.BLOCKS if n.startswith("figure-")}
