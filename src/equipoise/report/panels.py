@@ -27,6 +27,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from .results import MISSING, PARTLY, Labels, Range, Setting, signed
 from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
 
+#: A flat density is this many times paler than the darkest blue.
+FLAT = 5
 #: Transparent to opaque: the paper, or the dark page, shows through where there is no mass.
 MASS = LinearSegmentedColormap.from_list("mass", [(*to_rgb(DENSITY), a) for a in np.linspace(0, 1, 64) ** 0.6], N=256)
 
@@ -167,17 +169,22 @@ def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -
 
 
 def gallery_panel(ax: Axes, density: Any, low: Any, high: Any, theta: Any) -> Axes:
-    """A density with shape `(grid_0, grid_1)`, the line around its smallest 95% region, and a star for the truth."""
+    """A density with shape `(grid_0, grid_1)`, the line around its smallest 95% region, and a star for the truth.
+
+    The darkest blue is the highest density, but at least `FLAT` times the flat one: what is spread out is pale.
+    """
     extent = (low[0], high[0], low[1], high[1])
     finite = np.nan_to_num(np.asarray(density, float))
-    ax.imshow(finite.T, origin="lower", extent=extent, cmap=MASS, aspect="auto", interpolation="bilinear", vmin=0)
+    darkest = max(finite.max(), FLAT * finite.mean())
+    shown: dict[str, Any] = {"origin": "lower", "extent": extent, "aspect": "auto", "interpolation": "bilinear"}
+    ax.imshow(finite.T, cmap=MASS, vmin=0, vmax=darkest, **shown)
     ordered = np.sort(finite.ravel())[::-1]
     mass = np.cumsum(ordered) / ordered.sum()
     threshold = ordered[min(int(np.searchsorted(mass, 0.95)), ordered.size - 1)]
     if ordered[-1] < threshold < ordered[0]:
         centres = [np.linspace(a, b, 2 * n + 1)[1::2] for a, b, n in zip(low, high, finite.shape, strict=True)]
         ax.contour(*centres, finite.T, levels=[threshold], colors=[CONTOUR], linewidths=0.6)
-    ax.plot(*theta, marker="*", markersize=7, color=INK, markeredgecolor=PAPER, markeredgewidth=0.6, clip_on=False)
+    ax.plot(*theta, marker="*", markersize=6, color=INK, markeredgecolor=PAPER, markeredgewidth=0.6, clip_on=False)
     return frame(ax, extent)
 
 
