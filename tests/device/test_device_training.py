@@ -54,15 +54,18 @@ def test_methods(method: str) -> None:
         assert torch.equal(torch.cuda.get_rng_state(), before), "the GPU's global generator was disturbed"
 
 
-def test_the_host_looks_at_epochs_and_not_at_batches() -> None:
-    """Twice the batches cost no further look, copy to the host or copy to the device."""
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_host_looks_at_epochs_and_not_at_batches(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the batches cost no further look and no copy to the host; nor to the device, if the data are there."""
+    monkeypatch.setattr(data, "SHARE", 0.0 if streamed else 1.0)
     theta, x = pairs()
     waits = []
-    for size in (48, 24):
+    for size in (48, 24):  # 3 and 6 batches of 144 pairs, and one of 16 to validate
         with pretended_gpu() as counts:
             eq.fit(theta, x, prior=PRIOR, method="bnre", device="cuda", **(SMALL | {"batch_size": size}))
         waits.append(counts)
-    assert waits[0] == waits[1]
+    assert (waits[0].looks, waits[0].to_host) == (waits[1].looks, waits[1].to_host)
+    assert waits[1].to_device - waits[0].to_device == (3 * SMALL["epochs"] if streamed else 0)
 
 
 @pytest.mark.parametrize(("place", "device"), [("cuda", "cuda"), ("cuda", "cuda:0"), ("cuda", None), ("cpu", None)])
@@ -126,9 +129,10 @@ class Ratio(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 1)
+        self.register_buffer("scale", torch.tensor([1.0, 2.0]))
 
     def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
-        return self.layer(torch.cat([theta, x], -1)).squeeze(-1)
+        return self.layer(torch.cat([theta / self.scale, x], -1)).squeeze(-1)
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 __all__ = ["Network"]
 
+import copy
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -55,6 +56,15 @@ class Network(ABC):
     def masks(self) -> dict[str, Tensor]:
         """Zeros where an entry is not trained."""
         return {}
+
+    def to(self, device: str | torch.device) -> Self:
+        """The same architecture with its prior and constants on another device: a copy in every call would make a GPU
+        wait each time."""
+        twin = copy.copy(self)
+        for name in ("prior", "theta_loc", "theta_scale"):
+            if hasattr(self, name):
+                object.__setattr__(twin, name, getattr(self, name).to(device))
+        return twin
 
     @property
     def x_shape(self) -> tuple[int, ...]:

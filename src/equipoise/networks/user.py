@@ -10,7 +10,7 @@ __all__ = ["UserNetwork"]
 
 import copy
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class UserNetwork(Network):
             )
         self.network, self.prior, self.embedding = network, prior, Flat(tuple(x_shape))
         self._call = _Call(network)
+        self._buffers = {name: b.detach().to(prior.device) for name, b in self._call.named_buffers()}
         with torch.no_grad():
             theta = prior.sample((2,)).to("cpu")
             parameter = next(network.parameters(), theta)
@@ -68,6 +69,11 @@ class UserNetwork(Network):
                     reset()
         return {f"user.{name}": w.detach().clone().cpu() for name, w in network.named_parameters()}
 
+    def to(self, device: str | torch.device) -> Self:
+        twin = super().to(device)
+        twin._buffers = {name: b.to(device) for name, b in self._buffers.items()}
+        return twin
+
     def encode(self, theta: Tensor) -> Tensor:
         return theta
 
@@ -80,7 +86,7 @@ class UserNetwork(Network):
         x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
 
         def one(w: dict[str, Tensor], theta: Tensor, row: Tensor) -> Tensor:
-            out: Tensor = functional_call(self._call, w, (theta, row))
+            out: Tensor = functional_call(self._call, w | self._buffers, (theta, row))
             return out
 
         out = vmap(one, randomness="different")(weights, code, x)

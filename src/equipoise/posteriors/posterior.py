@@ -137,17 +137,16 @@ class Posterior:
 
     def select(self, members: list[int]) -> Posterior:
         """The posterior of some of the members."""
-        stack = {name: w[members] for name, w in self.stack.items()}
+        rows = torch.tensor(members, device=self.device)
+        stack = {name: w[rows] for name, w in self.stack.items()}
         history = None if self.history is None else self.history.isel(member=members)
         return Posterior(self.network, stack, history, self.record)
 
     def to(self, device: str | torch.device) -> Posterior:
         """The same posterior on another device."""
-        import copy
-
-        network = copy.copy(self.network)
-        object.__setattr__(network, "prior", self.prior.to(device))
-        return Posterior(network, {n: w.to(device) for n, w in self.stack.items()}, self.history, self.record)
+        return Posterior(
+            self.network.to(device), {n: w.to(device) for n, w in self.stack.items()}, self.history, self.record
+        )
 
     def __repr__(self) -> str:
         name = self.record.get("method", {}).get("name", self.kind)

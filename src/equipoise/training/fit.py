@@ -250,7 +250,7 @@ def fit_many(
 
     body = _embedding(embedding, x_shape, progress)
     place = prior.to(target)
-    loc, scale = theta_scaling(prior, standardize)
+    loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
     nets = [_network(m, place, body, network, hidden, transforms, loc, scale) for m in members]
     constants = [_x_constants(body, x, train_rows, standardize and network is None, x_scale) for _, x in pairs]
 

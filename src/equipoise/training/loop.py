@@ -11,7 +11,7 @@ __all__ = ["Trained", "train_stack"]
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -244,6 +244,9 @@ class _Segment:
         #: Where all members validate on the same pairs, these are read and embedded once, not once a member.
         self.same_x = bool((self.which_x == self.which_x[0]).all())
         self.same_code = bool((self.which_code == self.which_code[0]).all())
+        #: Where x is read a batch at a time the host knows what to read next, and reads while the device computes.
+        self.which_read = self.which_x.cpu()
+        self.reads: Iterator[Tensor] = iter(())
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._can_capture = device.type == "cuda" and not train.stream and not validation.stream
 
@@ -252,6 +255,8 @@ class _Segment:
     def run_epoch(self, epoch: int) -> None:
         """Shuffle, step through the batches, and judge."""
         self.order.copy_(permutations(self.keys, epoch, self.train.n))
+        if self.train.stream:
+            self.reads = iter(self.order.cpu().split(self.batch, 1))
         self.cursor.zero_()
         self.epoch.fill_(epoch)
         for _ in range(self.full):
@@ -263,7 +268,8 @@ class _Segment:
         self.times[epoch], self.clock = now - self.clock, now
 
     def _take(self, index: Tensor) -> None:
-        batch = self.train.code_batch(self.which_code, index), self.train.x_batch(self.which_x, index)
+        which, rows = (self.which_read, next(self.reads)) if self.train.stream else (self.which_x, index)
+        batch = self.train.code_batch(self.which_code, index), self.train.x_batch(which, rows)
         self.program.step(
             self.state, batch, self.trainable, self.kind, self.strength, self.settings.weight_decay, self.settings.clip
         )
