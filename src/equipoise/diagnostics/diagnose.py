@@ -30,7 +30,7 @@ from .uniformity import tarp_references
 EVALUATION_BYTES = 8192
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
 EMBEDDING_FACTOR = 64
-#: The default memory bound, in bytes.
+#: The default memory bound, in bytes, at most.
 MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 #: Below this many effective points a rank is little more than a coin.
 TRUSTED_POINTS = 10
@@ -79,7 +79,8 @@ def diagnose(
         mixture: False for the members alone: for networks that are to be compared, not averaged (other methods, other
             simulations). It is cheaper, and each classifier then has points of its own.
         tf32: on a GPU, multiply matrices in TF32, as training does; it moves a log density by about 0.001.
-        memory: a bound in bytes on what is held at once; 256 MiB on a CPU and 16 GiB on a GPU unless given.
+        memory: a bound in bytes on what is held at once; 256 MiB on a CPU, and a quarter of a GPU's memory up to 16
+            GiB, unless given.
         progress: False for no progress bar.
 
     Returns:
@@ -167,12 +168,19 @@ def _measure_all(
 
 def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
     """How many pairs go together, and how many evaluations of a member one call may ask for."""
-    bound = memory or MEMORY.get(s.device.type, MEMORY["cpu"])
+    bound = memory or _bound(s.device)
     limit = max(1, bound // EVALUATION_BYTES)
     if isinstance(s, Foreign) and not s.batched:
         return 16, limit
     embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // EVALUATION_BYTES
     return max(1, min(len(x), limit // (s.n_members * points + embedding))), limit
+
+
+def _bound(device: torch.device) -> int:
+    """The default bound: of all memory and not of what is free, so that equal machines cut equal batches."""
+    if device.type != "cuda":
+        return MEMORY["cpu"]
+    return min(MEMORY["cuda"], torch.cuda.mem_get_info(device)[1] // 4)
 
 
 @torch.no_grad()
