@@ -13,6 +13,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.diagnostics import local_coverage
+from equipoise.diagnostics.diagnose import _bound
 from equipoise.posteriors import Posterior
 
 PAIRS = 60
@@ -37,12 +38,13 @@ def agree(away: xr.Dataset, here: xr.Dataset) -> None:
 def compare(q: Posterior, n: int = PAIRS, test: bool = False, **options: object) -> None:
     """The diagnosis with everything on the CPU, with the posterior alone on the GPU, and with pairs there too."""
     theta, x = pairs(q, n)
+    options = {"samples": 24} | options
     exact = q.prior.log_prob(theta) + 1  # some information, whatever it means
 
     def diagnose(p: Posterior, place: str) -> xr.Dataset:
         there = theta.to(place), x.to(place)
         more: dict[str, object] = {"test": there} if test else {}
-        return eq.diagnose(p, *there, exact_log_prob=exact.to(place), samples=24, progress=False, **more, **options)
+        return eq.diagnose(p, *there, exact_log_prob=exact.to(place), progress=False, **more, **options)
 
     expected = diagnose(q, "cpu")
     with pretended_gpu():
@@ -72,6 +74,24 @@ def test_flows(start: str, dim: int, prior: str, members: int) -> None:
 )
 def test_classifiers(dim: int, prior: str, members: int) -> None:
     compare(posterior("classifier", dim, prior, members), test=members == 1)
+
+
+@pytest.mark.parametrize("kind", ["random", "classifier"])
+def test_members_without_their_mixture(kind: str) -> None:
+    compare(posterior(kind, 2), test=True, mixture=False)
+
+
+@pytest.mark.parametrize("mixture", [True, False])
+def test_classifiers_with_many_points(mixture: bool) -> None:
+    """From some number of points on, classifiers of two parameters are interpolated."""
+    compare(posterior("classifier", 2), samples=600, mixture=mixture, memory=1 << 30)  # one batch on both devices
+
+
+def test_memory_is_bounded_by_the_gpus_own() -> None:
+    with pretended_gpu():
+        total = torch.cuda.mem_get_info("cuda")[1]
+        assert _bound(torch.device("cuda")) == min(1 << 34, total // 4)
+    assert _bound(torch.device("cpu")) == 1 << 28
 
 
 @pytest.mark.parametrize("kind", ["random", "classifier"])

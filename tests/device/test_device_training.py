@@ -12,7 +12,7 @@ from pretend import pretended_gpu
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Convolutional
+from equipoise.networks import Convolutional, matmul_precision
 from equipoise.posteriors import Posterior
 from equipoise.training import data
 
@@ -156,3 +156,24 @@ def test_checkpoints_move_between_devices(tmp_path: Path) -> None:
         again = eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", checkpoint=tmp_path, **SMALL)
         agree(again, away.to("cpu"), 0)
     agree(eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", checkpoint=tmp_path, **SMALL), again.to("cpu"), 0)
+
+
+def test_the_switch_of_tf32_is_put_back_and_left_to_the_user() -> None:
+    """PyTorch has two switches and raises where both are used: who has turned the newer one has chosen."""
+    theta, x = pairs()
+    small = SMALL | {"epochs": 1}
+    switch = torch.backends.cuda.matmul
+    before = switch.allow_tf32
+    with matmul_precision(not before):
+        assert switch.allow_tf32 is not before
+    assert switch.allow_tf32 is before
+    if not hasattr(switch, "fp32_precision"):
+        pytest.skip("this PyTorch has the older switch alone")
+    newer = switch.fp32_precision
+    try:
+        switch.fp32_precision = "tf32"
+        q = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **small)
+        eq.diagnose(q, theta[:60], x[:60], samples=8, progress=False)
+        assert switch.fp32_precision == "tf32"
+    finally:
+        switch.fp32_precision = newer
