@@ -20,14 +20,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-from parts import STARTS, STRENGTHS, part_of
-from reading import HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, published
 
 from equipoise.report import write_figures, write_report
 from equipoise.report.figures import gallery
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
+from parts import STARTS, STRENGTHS, part_of
+from reading import HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, published
 
 DOCS = HERE.parent / "docs" / "figures"
 EVERYTHING = HERE.parent / "runs" / "results"

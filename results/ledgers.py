@@ -7,6 +7,7 @@ __all__ = ["cost", "state"]
 from pathlib import Path
 
 import numpy as np
+
 from reading import FILES, Missing, Results, opened
 from words import options_of, table
 

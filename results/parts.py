@@ -7,6 +7,7 @@ __all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "part_of", "start"]
 from pathlib import Path
 
 import numpy as np
+
 from reading import LABELS, TASKS, Missing, Results, Setting, opened
 from words import options_of, signed, table
 

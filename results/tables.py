@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+
 from claims import CLAIMS, decide, exceptions
 from ledgers import cost, state
 from parts import ablation, artefact, start

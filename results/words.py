@@ -7,6 +7,7 @@ __all__ = ["options_of", "ranged", "signed", "table"]
 from collections.abc import Sequence
 
 import numpy as np
+
 from reading import Setting
 
 

@@ -6,17 +6,17 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
+import pytest
+from report_results import synthetic_results
+
 import claims
 import figures
 import ledgers
-import numpy as np
 import parts
-import pytest
 import reading
 import tables
 import words
-from report_results import synthetic_results
-
 from equipoise.experiments import load_grid
 
 METHODS = ["nre", "bnre", "nre_c", "bnre_c", "npe", "rnpe", "brnpe", "brnpe_init"]
