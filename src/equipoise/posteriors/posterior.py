@@ -375,7 +375,8 @@ class Posterior:
             return flow.sample(self.stack, features[:, columns], flow.base_noise(uniform))[0][0]
 
         everyone = torch.arange(len(x), device=self.device)
-        theta = draw(n, everyone)
+        height = max(1, self._chunk() // len(x))
+        theta = torch.cat([draw(min(height, n - done), everyone) for done in range(0, n, height)])
         outside = ~self.prior.contains(theta)
         drawn = torch.full((len(x),), float(n), device=self.device)  # candidates so far, by observation
         accepted = n - outside.sum(0)
