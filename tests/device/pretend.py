@@ -180,6 +180,8 @@ def pretended_gpu() -> Iterator[Counts]:
         "device": contextlib.nullcontext,
         "get_device_name": lambda device=None: "a pretended GPU",
         "mem_get_info": lambda device=None: (1 << 34, 1 << 34),
+        "memory_reserved": lambda device=None: 0,
+        "memory_allocated": lambda device=None: 0,
         "synchronize": lambda device=None: None,
         "default_generators": (stream,),
         "get_rng_state": state,

@@ -116,6 +116,17 @@ def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> 
             assert not held.stream and data.Data([x.to("cuda")], [x], torch.device(device)).stream
 
 
+def test_memory_that_is_held_and_not_used_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(8, 3)
+    with pretended_gpu(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, 1 << 34))
+        assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
+        patch.setattr(torch.cuda, "memory_reserved", lambda device=None: 1 << 30)
+        assert not data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
+        patch.setattr(torch.cuda, "memory_allocated", lambda device=None: 1 << 30)
+        assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
+
+
 def test_counts_in_images() -> None:
     theta, x = pairs(96)
     images = (x.abs() * 10).to(torch.uint8)[:, None, :, None] + torch.arange(4, dtype=torch.uint8)

@@ -55,6 +55,8 @@ class Data:
         if self.device.type != "cuda" or all(x.device == self.codes.device for x in xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
+        # What PyTorch holds from earlier trainings and does not use is free as well.
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return sum(x.numel() * x.element_size() for x in xs) > SHARE * free
 
     def code_batch(self, which: Tensor, index: Tensor) -> Tensor:
