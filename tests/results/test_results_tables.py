@@ -250,6 +250,32 @@ def test_every_part_of_the_grid_has_its_place_in_the_table():
     assert len(balanced) == len(set(balanced)) == 72  # and λ = 0 stands in the row of every term
 
 
+def test_what_a_part_does_is_over_pairs_that_differ_in_it_alone():
+    """AUC is made up as a sum of what each part adds, so that every difference is known."""
+    adds = {"last": -0.2, "rnpe": 0.05, "kl": 0.01, "unbiased": 0.002, "multiclass": -0.03}
+
+    def area(label):
+        name, options = words.options_of(label)
+        term = "unbiased" if "unbiased" in options else options.get("balance", "")
+        return adds.get(options["keep"], 0) + adds.get(term, 0) + 0.05 * name.endswith("rnpe")
+
+    some = [
+        setting(method=m.label, coverage_auc=[area(m.label)] * 3, nominal_log_prob=[-1.0] * 3)
+        for m in load_grid("ablation").methods
+    ]
+    lines = parts._parts_in_words(Fake("ablation", *some)).splitlines()
+    expected = {
+        "last weights": ("−0.200", 40),
+        "ratio loss": ("+0.050", 26),
+        "KL": ("+0.010", 16),
+        "unbiased": ("+0.002", 16),
+        "multiclass": ("−0.030", 8),
+    }
+    for line, (start, (value, pairs)) in zip(lines, expected.items(), strict=True):
+        assert line.startswith(f"- {start}") and f"AUC {value} in the median ({value} … {value})" in line
+        assert f"over {pairs} pairs" in line
+
+
 def test_every_start_of_the_grid_has_words():
     for entry in load_grid("start").methods:
         _, options = words.options_of(entry.label)
