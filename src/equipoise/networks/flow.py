@@ -244,6 +244,18 @@ class SplineFlow(Network):
             stages.append((order.argsort().tolist(), groups))
         return stages
 
+    @cached_property
+    def _moved_stages(self) -> dict[torch.device, list[tuple[list[int], list[list[Tensor]]]]]:
+        return {}
+
+    def _stages_on(self, device: torch.device) -> list[tuple[list[int], list[list[Tensor]]]]:
+        """`_stages` with the indices of units on a device, where they stay: a GPU waits for every copy."""
+        if device not in self._moved_stages:
+            self._moved_stages[device] = [
+                (order, [[units.to(device) for units in layer] for layer in groups]) for order, groups in self._stages
+            ]
+        return self._moved_stages[device]
+
     def _walked(
         self, p: Stack, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], spline: Callable[..., Any]
     ) -> tuple[Tensor, Tensor]:
@@ -253,9 +265,8 @@ class SplineFlow(Network):
         shape `(M, N, ·)`; `moving` of those that see coordinates as well, with shape `(M, *S, N, ·)`. With D = 2 and
         many draws an x this is a quarter of the arithmetic of a masked network, and an eighth of two passes of one.
         """
-        (order, groups), (w_u, from_x), size = self._stages[t], shared, 3 * self.bins - 1
+        (order, groups), (w_u, from_x), size = self._stages_on(v.device)[t], shared, 3 * self.bins - 1
         device, depth = v.device, len(self.hidden)
-        groups = [[units.to(device) for units in layer] for layer in groups]
         fixed: list[Tensor] = []
         moving = [v.new_zeros(*v.shape[:-1], 0)] * depth
         seen: list[Tensor] = []  # coordinates of u, which is the transform's input or what its inverse solves for
@@ -270,7 +281,7 @@ class SplineFlow(Network):
             h = from_x[..., rows]
             if k > 0:
                 assert w_u is not None
-                h = spread(h) + dense(torch.stack(seen, -1), w_u[:, rows][..., order[:k]])
+                h = spread(h) + dense(torch.stack(seen, -1), torch.stack([w_u[:, rows, j] for j in order[:k]], -1))
             for i in range(1, depth + 1):
                 units = torch.cat(groups[i - 1][1 : k + 1]) if k else groups[i - 1][0]
                 a = F.selu(h)
