@@ -23,6 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,20 @@ class Execution:
     def expected(self, stack: Stack, folder: Folder) -> float:
         """Seconds that a stack is expected to take."""
         device = device_kind(self.device)
-        share = pace(stack, map(folder.header, folder.stacks()), device) if self.pace is None else self.pace
+        share = self.pace
+        if share is None:
+            share = pace(stack, (_header(str(folder.path), s) for s in folder.stacks()), device)
         return share * cost(stack, device).seconds
 
     def in_time(self, stack: Stack, folder: Folder) -> bool:
         """Whether a stack that begins now is expected to end before the deadline."""
         return self.deadline is None or time.time() + self.expected(stack, folder) <= self.deadline
+
+
+@lru_cache(maxsize=1 << 16)
+def _header(path: str, identity: str) -> dict[str, Any]:
+    """The header of a finished stack, which never changes."""
+    return Folder(path).header(identity)
 
 
 def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> str:
