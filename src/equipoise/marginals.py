@@ -220,12 +220,17 @@ def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
     low, high = (getattr(_support(marginal), f"{end}_bound", None) for end in ("lower", "upper"))
     tiny = torch.finfo(theta.dtype).tiny  # beside 0, where the next number is a denormal that some devices flush
     if low is not None:
-        low = torch.as_tensor(low).to(theta)
-        theta = torch.maximum(theta, torch.maximum(low + tiny, torch.nextafter(low, theta.new_tensor(math.inf))))
+        low = _beside(low, theta)
+        theta = torch.maximum(theta, torch.maximum(low + tiny, torch.nextafter(low, _beside(math.inf, theta))))
     if high is not None:
-        high = torch.as_tensor(high).to(theta)
-        theta = torch.minimum(theta, torch.minimum(high - tiny, torch.nextafter(high, theta.new_tensor(-math.inf))))
+        high = _beside(high, theta)
+        theta = torch.minimum(theta, torch.minimum(high - tiny, torch.nextafter(high, _beside(-math.inf, theta))))
     return theta
+
+
+def _beside(value: Any, theta: Tensor) -> Tensor:
+    """A number as a tensor where θ is; made there, since a GPU waits for every copy."""
+    return value.to(theta) if isinstance(value, Tensor) else theta.new_full((), value)
 
 
 # --- taking torch distributions apart and building them again -----------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,23 @@ def test_networks_of_the_users_own() -> None:
     network = UserNetwork(Ratio(), PRIORS["box"](2), (3,))
     stack = network.init([(m, m) for m in range(2)], [torch.zeros(3)] * 2, [torch.ones(3)] * 2)
     compare(Posterior(network, stack))
+
+
+@pytest.mark.parametrize("prior", ["box", "independent", "gaussian"])
+@pytest.mark.parametrize("kind", ["classifier", "random", "prior", "prior_base"])
+def test_members_are_evaluated_without_a_wait(kind: str, prior: str) -> None:
+    """No look from the host and no copy to the device, each of which a GPU would wait for, once all is in place."""
+    torch.manual_seed(0)
+    with pretended_gpu() as counts:
+        q = posterior(kind, 2, prior).to("cuda")
+        theta, x = q.prior.sample((3, 4)), torch.randn(4, 3, device="cuda")
+        stream = torch.Generator(device="cuda").manual_seed(0)
+        for _ in range(2):
+            before = dataclasses.astuple(counts)
+            q.log_ratios(theta, x)
+            if kind != "classifier":
+                q.sample_members(3, x, stream)
+        assert dataclasses.astuple(counts) == before
 
 
 @pytest.mark.parametrize("kind", ["classifier", "prior"])
