@@ -127,6 +127,12 @@ def test_memory_that_is_held_and_not_used_is_free(monkeypatch: pytest.MonkeyPatc
         assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
 
 
+def test_a_gpu_that_is_not_there() -> None:
+    theta, x = pairs()
+    with pretended_gpu(), pytest.raises(ValueError, match="torch sees 1 GPU"):
+        eq.fit(theta, x, prior=PRIOR, device="cuda:1", **SMALL)
+
+
 def test_counts_in_images() -> None:
     theta, x = pairs(96)
     images = (x.abs() * 10).to(torch.uint8)[:, None, :, None] + torch.arange(4, dtype=torch.uint8)
@@ -173,11 +179,12 @@ def test_the_switch_of_tf32_is_put_back_and_left_to_the_user() -> None:
     """PyTorch has two switches and raises where both are used: who has turned the newer one has chosen."""
     theta, x = pairs()
     small = SMALL | {"epochs": 1}
-    switch = torch.backends.cuda.matmul
-    before = switch.allow_tf32
-    with matmul_precision(not before):
-        assert switch.allow_tf32 is not before
-    assert switch.allow_tf32 is before
+    switch, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = switch.allow_tf32, convolutions.allow_tf32
+    for tf32 in (True, False):
+        with matmul_precision(tf32):
+            assert (switch.allow_tf32, convolutions.allow_tf32) == (tf32, tf32)
+        assert (switch.allow_tf32, convolutions.allow_tf32) == before
     if not hasattr(switch, "fp32_precision"):
         pytest.skip("this PyTorch has the older switch alone")
     newer = switch.fp32_precision

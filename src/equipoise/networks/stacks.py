@@ -17,6 +17,7 @@ __all__ = ["Layout", "Stack", "dense", "matmul_precision", "stack_members"]
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,19 +74,23 @@ def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
 
 @contextmanager
 def matmul_precision(tf32: bool) -> Iterator[None]:
-    """Whether a GPU's matrix products are in TF32, inside this block."""
-    try:
-        before = torch.backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # the user has chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
-        before = tf32
-    if before == tf32:
-        yield
-        return
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    """Whether a GPU's matrix products and convolutions are in TF32, inside this block."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    changed = [s for s in switches if _allows_tf32(s) == (not tf32)]
+    for switch in changed:
+        switch.allow_tf32 = tf32
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        for switch in changed:
+            switch.allow_tf32 = not tf32
+
+
+def _allows_tf32(switch: Any) -> bool | None:
+    try:
+        return bool(switch.allow_tf32)
+    except RuntimeError:  # the user has chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+        return None
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

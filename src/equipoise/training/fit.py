@@ -480,4 +480,8 @@ def _device(device: str | torch.device | None) -> torch.device:
     chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device='{chosen}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0"
+        )
     return chosen
