@@ -6,7 +6,8 @@ and which raises where a GPU would:
 
 - tensors of both devices in one operation. As on a GPU, a CPU tensor without dimensions may stand beside GPU tensors
   in an element-wise operation, CPU indices may index a GPU tensor (not the reverse), and copies go anywhere;
-- `.numpy()` of a GPU tensor, a generator of the other device, pinning what is not on the CPU;
+- `.numpy()` of a GPU tensor, a generator of the other device, pinning what is not on the CPU, products of matrices of
+  whole numbers;
 - inside a CUDA graph: looks from the host (`.item()`, boolean masks, copies to the CPU), copies from memory that is
   not pinned, and generators that the graph does not know.
 
@@ -47,6 +48,8 @@ COPIES = {aten._to_copy, aten.copy_, aten.copy}
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 #: Not tagged as element-wise, but a value without dimensions may be on the CPU.
 FILLING = {aten.masked_fill, aten.masked_fill_, aten.fill, aten.fill_, aten.index_fill, aten.index_fill_}
+#: A GPU multiplies no matrices of whole numbers.
+PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.mv, aten.dot}
 #: The host has to wait for their result.
 SYNCHRONISING = {aten._local_scalar_dense, aten.nonzero, aten.is_nonzero, aten.equal, aten.masked_select, aten._unique2}
 
@@ -222,6 +225,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], counts: Counts) -> Any:
     generator = _Names.generator if drawing else None
     if generator is not None and generator.device.type != device:
         raise RuntimeError(f"Expected a '{device}' device type for generator but found '{generator.device.type}'")
+    if packet in PRODUCTS and gpu and not gpu[0].is_floating_point():
+        raise NotImplementedError(f"{packet} of whole numbers is not implemented on a GPU")
     _count(packet, args, device, bool(gpu), counts)
     graph = _Graph.open if device == "cuda" else None
     if graph is not None and generator is not None:

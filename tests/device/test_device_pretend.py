@@ -79,6 +79,11 @@ MISTAKES: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "generator",
         lambda: there(1, 2).normal_(generator=torch.Generator()),
     ),
+    "a product of whole numbers": (
+        NotImplementedError,
+        "whole numbers",
+        lambda: torch.ones(2, 2, dtype=torch.int64, device="cuda") @ torch.arange(2, device="cuda"),
+    ),
     "pinning a GPU tensor": (RuntimeError, "pin", lambda: there(1, 2).pin_memory()),
     "a loss on the CPU": (
         RuntimeError,

@@ -127,6 +127,16 @@ def test_memory_that_is_held_and_not_used_is_free(monkeypatch: pytest.MonkeyPatc
         assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
 
 
+def test_members_that_leave() -> None:
+    """A stack that shrinks is captured anew; what a member becomes does not depend on when the host looks."""
+    theta, x = pairs()
+    small = SMALL | {"members": 4, "epochs": 40, "patience": 0, "learning_rate": 0.1}
+    here = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **small)
+    assert here.history is not None and len(set(here.history["epochs"].values.tolist())) > 2
+    with pretended_gpu():
+        agree(eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", **small), here)
+
+
 def test_a_gpu_that_is_not_there() -> None:
     theta, x = pairs()
     with pretended_gpu(), pytest.raises(ValueError, match="torch sees 1 GPU"):
