@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import equipoise as eq
 from equipoise.losses import objective_kinds, rolls_needed
 from equipoise.methods import resolve
-from equipoise.networks import Convolutional, choose_embedding
+from equipoise.networks import Convolutional, Embedding, choose_embedding
 from equipoise.training import PAPER, Member
 from equipoise.training.data import Data
 from equipoise.training.fit import _network
@@ -47,9 +47,9 @@ CASES = {
 # --- the authors' loop ------------------------------------------------------------------------------------------------
 
 
-def convolutional(x_shape: tuple[int, ...]) -> nn.Module:
-    """The paper's embedding as a plain module."""
-    ours = choose_embedding(x_shape)
+def convolutional(x_shape: tuple[int, ...], body: Convolutional | None = None) -> nn.Module:
+    """The paper's embedding as a plain module, of the default size or of another's."""
+    ours = body or choose_embedding(x_shape)
     assert isinstance(ours, Convolutional)
     series = ours.dims == 1
     conv, pool = (nn.Conv1d, nn.MaxPool1d) if series else (nn.Conv2d, nn.MaxPool2d)
@@ -67,11 +67,13 @@ class Swap(nn.Module):
 class Ratio(nn.Module):
     """A classifier or a flow as the published code evaluates it: θ and rolled θ stacked, x embedded once."""
 
-    def __init__(self, method: str, x_shape: tuple[int, ...], low: Tensor, high: Tensor) -> None:
+    def __init__(
+        self, method: str, x_shape: tuple[int, ...], low: Tensor, high: Tensor, body: Convolutional | None = None
+    ) -> None:
         super().__init__()
         self.flow = "npe" in method
-        self.embedding = convolutional(x_shape) if len(x_shape) > 1 else nn.Identity()
-        features = choose_embedding(x_shape).features
+        self.embedding = convolutional(x_shape, body) if len(x_shape) > 1 else nn.Identity()
+        features = (body or choose_embedding(x_shape)).features
         self.prior = zuko.distributions.BoxUniform(low, high)
         if self.flow:
             self.net = zuko.flows.NSF(len(low), features, hidden_features=[256] * 3, activation=nn.SELU)
@@ -86,10 +88,12 @@ class Ratio(nn.Module):
         return self.net(torch.cat((theta, features), -1)).squeeze(-1)
 
 
-def authors_step(method: str, x_shape: tuple[int, ...], theta: Tensor, x: Tensor) -> Callable[[], None]:
+def authors_step(
+    method: str, x_shape: tuple[int, ...], theta: Tensor, x: Tensor, body: Convolutional | None = None
+) -> Callable[[], None]:
     """One step of the published loop."""
     low, high = -3 * torch.ones(2, device=theta.device), 3 * torch.ones(2, device=theta.device)
-    model = Ratio(method, x_shape, low, high).to(theta.device)
+    model = Ratio(method, x_shape, low, high, body).to(theta.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses: list[float] = []
 
@@ -128,13 +132,19 @@ def authors_step(method: str, x_shape: tuple[int, ...], theta: Tensor, x: Tensor
 
 
 def our_step(
-    method: str, x_shape: tuple[int, ...], theta: Tensor, x: Tensor, members: int, compiled: bool
+    method: str,
+    x_shape: tuple[int, ...],
+    theta: Tensor,
+    x: Tensor,
+    members: int,
+    compiled: bool,
+    body: Embedding | None = None,
 ) -> Callable[[], None]:
-    """One step of a stack, as `eq.fit` takes it."""
+    """One step of a stack, as `eq.fit` takes it, with the default embedding or another."""
     device = theta.device
     prior = eq.BoxUniform(-3 * torch.ones(2, device=device), 3 * torch.ones(2, device=device))
     row = resolve(method)
-    body = choose_embedding(x_shape)
+    body = body or choose_embedding(x_shape)
     net = _network(Member(row), prior, body, None, None, 3, torch.zeros(2), torch.ones(2))
     constants = torch.zeros(body.statistics_shape), torch.ones(body.statistics_shape)
     flat = torch.cat([net.layout.flatten(net.init([(m, m)], [constants[0]], [constants[1]])) for m in range(members)])

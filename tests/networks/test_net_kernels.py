@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
-SCALARS = ("images", "positions", "height", "width", "out_height", "out_width", "tiles", "area")
+SCALARS = ("tiles", "area")
 IMAGE = {"KH": 3, "BLOCK_O": 16, "OUTPUTS": 16, "PRECISION": "tf32"}
 SERIES = {"KH": 1, "BLOCK_O": 16, "OUTPUTS": 8, "PRECISION": "tf32"}
 
@@ -40,7 +40,7 @@ def compiled(name: str, element: str, constants: dict[str, Any], tile: str) -> t
     function = getattr(kernels, name)
     cut = fused.TILES[tile]
     constants = {k: v for k, v in {**constants, "BLOCK": cut.block}.items() if k in function.arg_names}
-    types = dict.fromkeys(SCALARS, "i32")
+    types = dict.fromkeys((*SCALARS, *kernels.SIZES), "i32")
     types |= {n: "i32" for n in function.arg_names if n.endswith(("_member", "_image", "_channel", "_place"))}
     types |= {"index": "*u8", "weight": "*fp32", "bias": "*fp32", "partial": "*fp32", "loc": "*fp32", "scale": "*fp32"}
     signature = {n: "constexpr" if n in constants else types.get(n, element) for n in function.arg_names}
@@ -63,9 +63,9 @@ CASES = [
     ("convolve", "convolve", {**IMAGE, "INPUTS": 16, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16}),
     ("convolve", "convolve", {**IMAGE, "INPUTS": 16, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16, "FLIP": True}),
     ("convolve", "fused", {**SERIES, "INPUTS": 8, "CHANNELS": 8, "TAPS": 3, "BLOCK_K": 32, "POOL": True, "STRIDE": 2}),
-    ("weigh", "weigh_first", {**IMAGE, "CHANNELS": 4, "BLOCK_K": 16, "STRIDE": 2, "GATHER": True}),
-    ("weigh", "weigh", {**IMAGE, "CHANNELS": 16, "BLOCK_K": 64}),
-    ("weigh", "weigh", {**SERIES, "CHANNELS": 8, "BLOCK_K": 32}),
+    ("weigh", "weigh_first", {**IMAGE, "CHANNELS": 4, "TAPS": 3, "BLOCK_K": 16, "STRIDE": 2, "GATHER": True}),
+    ("weigh", "weigh", {**IMAGE, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16}),
+    ("weigh", "weigh", {**SERIES, "CHANNELS": 8, "TAPS": 3, "BLOCK_K": 32}),
     ("pool", "pool", IMAGE),
     ("unpool", "unpool", IMAGE),
     ("standardise", "standardise", {"INPUTS": 3, "CHANNELS": 4}),

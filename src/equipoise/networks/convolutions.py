@@ -225,5 +225,9 @@ convolutions.register_autograd(_carry_back, setup_context=_save)
 def _products(precision: str) -> str:
     """How the tensor cores multiply: TF32, or float32 as three TF32 products."""
     if precision == "auto":
-        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "float32"
+        try:
+            allowed = torch.backends.cuda.matmul.allow_tf32
+        except RuntimeError:  # chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+            allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        precision = "tf32" if allowed else "float32"
     return "tf32x3" if precision == "float32" else "tf32"

@@ -50,16 +50,22 @@ class Tile:
     splits: int = 64
 
 
-#: How each kernel is cut. Fixed, rather than tuned when it first runs: the order of sums would depend on the timing.
+#: How each kernel is cut; "weigh_8" would be for 8 outputs, "weigh" for all others. Fixed, rather than tuned when a
+#: kernel first runs: the order of sums would depend on the timing.
 TILES: dict[str, Tile] = {
     "convolve": Tile(128, 4),
     "fused": Tile(128, 4),
-    "pool": Tile(64, 4),
+    "pool": Tile(128, 4),
     "unpool": Tile(64, 4),
-    "weigh": Tile(64, 4, splits=64),
-    "weigh_first": Tile(32, 1, splits=256),
+    "weigh": Tile(32, 1, splits=128),
+    "weigh_first": Tile(64, 1, splits=256),
     "standardise": Tile(256, 4),
 }
+
+
+def cut(name: str, outputs: int) -> Tile:
+    """How a kernel is cut for so many outputs."""
+    return TILES.get(f"{name}_{outputs}", TILES[name])
 
 
 def prepare(x: Tensor, loc: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -156,32 +162,43 @@ def backward(
     return of_weights, of_biases
 
 
+def pays(step: int, rows: int, channels: int) -> bool:
+    """Whether keeping z out of memory is worth computing it several times; see the predictions above."""
+    return step == 2 and (rows == 1 or channels <= 4)
+
+
 def _layer(
     x: Tensor, weight: Tensor, bias: Tensor, step: int, precision: str, fuse: bool | None
 ) -> tuple[Tensor, Tensor]:
     """y and the places of the maxima."""
     members, images, height, width, channels = x.shape
     outputs, rows = weight.shape[1], weight.shape[3]
-    high, wide = (pooled(height, step) if rows == 3 else height), pooled(width, step)
-    out = x.new_empty(members, images, high, wide, outputs)
-    index = torch.empty(out.shape, dtype=torch.uint8, device=x.device)
-    if fuse is None:
-        fuse = step == 2 and (rows == 1 or channels <= 4)
-    if fuse:
+    if pays(step, rows, channels) if fuse is None else fuse:
+        out, index = _pooled_like(x, outputs, step, rows)
         _convolve(x, weight, bias, None, out, index, step, precision)
         return out, index
     z = x.new_empty(members, images, height, width, outputs)
     _convolve(x, weight, bias, None, z, None, 1, precision)
-    tile, positions = TILES["pool"], members * images * high * wide
-    kernels.pool[(triton.cdiv(positions, tile.block),)](
+    return _pool(z, step, rows)
+
+
+def _pool(z: Tensor, step: int, rows: int) -> tuple[Tensor, Tensor]:
+    """y and the places of the maxima of z."""
+    members, images, height, width, outputs = z.shape
+    out, index = _pooled_like(z, outputs, step, rows)
+    high, wide = out.shape[2:4]
+    tile = cut("pool", outputs)
+    kernels.pool[(triton.cdiv(images * high * wide, tile.block), members)](
         z,
         out,
         index,
-        positions,
+        images,
         height,
         width,
         high,
         wide,
+        *divisor(high * wide),
+        *divisor(wide),
         OUTPUTS=outputs,
         KH=rows,
         STRIDE=step,
@@ -192,21 +209,30 @@ def _layer(
     return out, index
 
 
+def _pooled_like(x: Tensor, outputs: int, step: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Room for y and for the places of the maxima."""
+    members, images, height, width, _ = x.shape
+    shape = (members, images, pooled(height, step) if rows == 3 else height, pooled(width, step), outputs)
+    return x.new_empty(shape), torch.empty(shape, dtype=torch.uint8, device=x.device)
+
+
 def _unpool(gradient: Tensor, index: Tensor, below: Tensor, weight: Tensor, step: int) -> Tensor:
     """∂/∂z, with shape `(M, N, H, W, O)`."""
     members, images, height, width, _ = below.shape
     outputs, rows = weight.shape[1], weight.shape[3]
     out = below.new_empty(members, images, height, width, outputs)
-    tile, positions = TILES["unpool"], members * images * height * width
-    kernels.unpool[(triton.cdiv(positions, tile.block),)](
+    tile = cut("unpool", outputs)
+    kernels.unpool[(triton.cdiv(images * height * width, tile.block), members)](
         gradient,
         index,
         out,
-        positions,
+        images,
         height,
         width,
         index.shape[2],
         index.shape[3],
+        *divisor(height * width),
+        *divisor(width),
         OUTPUTS=outputs,
         KH=rows,
         STRIDE=step,
@@ -223,11 +249,12 @@ def _weigh(
     """The gradients of a layer's weight and bias."""
     members, images, height, width, channels = x.shape
     _, outputs, inputs, rows, _ = weight.shape
-    tile = TILES["weigh_first" if gather else "weigh"]
+    tile = cut("weigh_first" if gather else "weigh", outputs)
     blocks = triton.cdiv(images * height * width, tile.block)
     splits = min(tile.splits, blocks)
     partial = torch.empty(members, splits, rows * 3 * channels + 1, outputs, dtype=torch.float32, device=x.device)
-    kernels.weigh[(splits, members)](
+    taps = together(channels)
+    kernels.weigh[(splits, members, rows if taps == 1 else 1)](
         x,
         gradient,
         index,
@@ -237,14 +264,17 @@ def _weigh(
         width,
         index.shape[2],
         index.shape[3],
+        *divisor(height * width),
+        *divisor(width),
         triton.cdiv(blocks, splits),
         CHANNELS=channels,
         OUTPUTS=outputs,
         KH=rows,
-        STRIDE=step,
+        TAPS=taps,
+        STRIDE=step if gather else 1,  # one kernel for both where it makes no difference
         GATHER=gather,
         BLOCK=tile.block,
-        BLOCK_K=side(3 * channels),
+        BLOCK_K=side(taps * channels),
         BLOCK_O=side(outputs),
         PRECISION=precision,
         num_warps=tile.warps,
@@ -271,8 +301,8 @@ def _convolve(
     flip = below is not None
     outputs, inputs = (weight.shape[2], weight.shape[1]) if flip else (weight.shape[1], weight.shape[2])
     bias = weight if bias is None else _rows_together(bias)
-    taps = 1 if channels >= 16 else 3  # three narrow taps fill a product; wide ones do without the padding
-    tile = TILES["convolve" if index is None else "fused"]
+    taps = together(channels)
+    tile = cut("convolve" if index is None else "fused", outputs)
     kernels.convolve[(triton.cdiv(images * out.shape[2] * out.shape[3], tile.block), members)](
         x,
         weight,
@@ -285,6 +315,8 @@ def _convolve(
         width,
         out.shape[2],
         out.shape[3],
+        *divisor(out.shape[2] * out.shape[3]),
+        *divisor(out.shape[3]),
         weight.stride(0),
         bias.stride(0),
         INPUTS=inputs,
@@ -307,6 +339,26 @@ def _convolve(
 def _rows_together(parameter: Tensor) -> Tensor:
     """Members may lie apart, as in the flat buffer; what belongs to one has to lie together."""
     return parameter if parameter[0].is_contiguous() else parameter.contiguous()
+
+
+def divisor(number: int) -> tuple[int, int]:
+    """m and s with p // number = p · m >> s for all 0 ≤ p < 2²⁹.
+
+    With 2ᵏ ≤ number < 2ᵏ⁺¹, s = 30 + k and m = ⌈2ˢ / number⌉ = (2ˢ + e) / number, 0 ≤ e < number, so that p · m / 2ˢ
+    exceeds p / number by p e / (number 2ˢ) < 2²⁹ / 2ˢ ≤ 1 / number, which no floor notices.
+
+    Example:
+        >>> m, s = divisor(2500)
+        >>> all(p * m >> s == p // 2500 for p in (0, 2499, 2500, 536_869_999, 536_870_000, 2**29 - 1))
+        True
+    """
+    shift = 29 + number.bit_length()
+    return -(-(1 << shift) // number), shift
+
+
+def together(channels: int) -> int:
+    """How many taps of a row go into one product: three narrow ones fill it; wide ones do without the padding."""
+    return 1 if channels >= 16 else 3
 
 
 def side(size: int) -> int:

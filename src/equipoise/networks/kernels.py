@@ -33,8 +33,21 @@ import triton
 import triton.language as tl
 from triton.language import constexpr
 
+#: Sizes that change from layer to layer. Triton would compile a kernel anew for each pattern of ones and multiples of
+#: 16 among them, and gain nothing: what makes reads wide is the number of channels, which it knows.
+SIZES = ["images", "height", "width", "out_height", "out_width", "by_area", "area_shift", "by_width", "width_shift"]
+SIZES_AND_STRIDES = [*SIZES, "weight_member", "bias_member"]
 LAMBDA = constexpr(1.0507009873554804934193349852946)
 LAMBDA_ALPHA = constexpr(1.0507009873554804934193349852946 * 1.6732632423543772848170429916717)
+
+
+@triton.jit
+def located(position, area, width, by_area, area_shift, by_width, width_shift):
+    """The image, row and column of a position. Divisions are multiplications, `fused.divisor`: a fifth of the work."""
+    n = ((position.to(tl.int64) * by_area) >> area_shift).to(tl.int32)
+    rest = position - n * area
+    row = ((rest.to(tl.int64) * by_width) >> width_shift).to(tl.int32)
+    return n, row, rest - row * width
 
 
 @triton.jit
@@ -87,11 +100,11 @@ def convolved(x, weight, image, h, w, keep, height, width, INPUTS: constexpr, CH
     return z
 
 
-@triton.jit
-def convolve(x, weight, bias, below, out, index, images, height, width, out_height, out_width, weight_member,
-             bias_member, INPUTS: constexpr, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr, TAPS: constexpr,
-             STRIDE: constexpr, POOL: constexpr, FLIP: constexpr, BLOCK: constexpr, BLOCK_K: constexpr,
-             BLOCK_O: constexpr, PRECISION: constexpr):
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES)
+def convolve(x, weight, bias, below, out, index, images, height, width, out_height, out_width, by_area, area_shift,
+             by_width, width_shift, weight_member, bias_member, INPUTS: constexpr, CHANNELS: constexpr,
+             OUTPUTS: constexpr, KH: constexpr, TAPS: constexpr, STRIDE: constexpr, POOL: constexpr, FLIP: constexpr,
+             BLOCK: constexpr, BLOCK_K: constexpr, BLOCK_O: constexpr, PRECISION: constexpr):
     """A convolution at a tile of output positions.
 
     With POOL, the SELU of its maxima and their places. With FLIP, gradients on their way to the layer below, whose
@@ -102,26 +115,26 @@ def convolve(x, weight, bias, below, out, index, images, height, width, out_heig
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = out_height * out_width
     keep = position < images * area
-    i, j = (position % area) // out_width, position % out_width
-    image = (member * images + position // area).to(tl.int64) * (height * width)
+    n, i, j = located(position, area, out_width, by_area, area_shift, by_width, width_shift)
+    image = (member * images + n).to(tl.int64) * (height * width)
     o = tl.arange(0, BLOCK_O)
     target = ((member.to(tl.int64) * (images * area) + position) * OUTPUTS)[:, None] + o[None, :]
     stored = keep[:, None] & (o < OUTPUTS)[None, :]
     if POOL:
         best = tl.full((BLOCK, BLOCK_O), float("-inf"), tl.float32)
-        place = tl.zeros((BLOCK, BLOCK_O), tl.int32)
+        place = tl.zeros((BLOCK, BLOCK_O), tl.float32)
         for d in range(KH * 3):
             h, w = i * STRIDE + (d // 3 - KH // 2), j * STRIDE + (d % 3 - 1)
             inside = keep & (h >= 0) & (h < height) & (w >= 0) & (w < width)
             z = convolved(x, weight, image, h, w, inside, height, width, INPUTS, CHANNELS, OUTPUTS, KH, TAPS, FLIP,
                           BLOCK, BLOCK_K, BLOCK_O, PRECISION)
             z = tl.where(inside[:, None], z, float("-inf"))
-            place = tl.where(z > best, d, place)
+            place = tl.where(z > best, d * 1.0, place)
             best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
         # The bias is the same at every place of a window.
         best += tl.load(bias + member.to(tl.int64) * bias_member + o, mask=o < OUTPUTS, other=0.0)[None, :]
         tl.store(out + target, selu(best).to(out.dtype.element_ty), mask=stored)
-        tl.store(index + target, place.to(tl.uint8), mask=stored)
+        tl.store(index + target, place.to(tl.int32).to(tl.uint8), mask=stored)
     else:
         z = convolved(x, weight, image, i, j, keep, height, width, INPUTS, CHANNELS, OUTPUTS, KH, TAPS, FLIP, BLOCK,
                       BLOCK_K, BLOCK_O, PRECISION)
@@ -133,29 +146,30 @@ def convolve(x, weight, bias, below, out, index, images, height, width, out_heig
         tl.store(out + target, z.to(out.dtype.element_ty), mask=stored)
 
 
-@triton.jit
-def pool(z, out, index, positions, height, width, out_height, out_width, OUTPUTS: constexpr, KH: constexpr,
-         STRIDE: constexpr, BLOCK: constexpr, BLOCK_O: constexpr):
+@triton.jit(do_not_specialize=SIZES)
+def pool(z, out, index, images, height, width, out_height, out_width, by_area, area_shift, by_width, width_shift,
+         OUTPUTS: constexpr, KH: constexpr, STRIDE: constexpr, BLOCK: constexpr, BLOCK_O: constexpr):
     """The SELU of the maxima of z over windows of 3 (3 × 3), and which place of the window each has."""
-    position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    member = tl.program_id(1)
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = out_height * out_width
-    keep = position < positions
-    i, j = ((position % area) // out_width).to(tl.int32), (position % out_width).to(tl.int32)
-    image = (position // area) * (height * width)
+    keep = position < images * area
+    n, i, j = located(position, area, out_width, by_area, area_shift, by_width, width_shift)
+    image = (member * images + n).to(tl.int64) * (height * width)
     o = tl.arange(0, BLOCK_O)
     best = tl.full((BLOCK, BLOCK_O), float("-inf"), tl.float32)
-    place = tl.zeros((BLOCK, BLOCK_O), tl.int32)
+    place = tl.zeros((BLOCK, BLOCK_O), tl.float32)  # a float until it is stored: bytes would be packed and unpacked
     for d in tl.static_range(KH * 3):
         h, w = i * STRIDE + (d // 3 - KH // 2), j * STRIDE + (d % 3 - 1)
         inside = (keep & (h >= 0) & (h < height) & (w >= 0) & (w < width))[:, None] & (o < OUTPUTS)[None, :]
         where = ((image + h * width + w) * OUTPUTS)[:, None] + o[None, :]
         value = tl.load(z + where, mask=inside, other=float("-inf")).to(tl.float32)
-        place = tl.where(value > best, d, place)
+        place = tl.where(value > best, d * 1.0, place)
         best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
-    target = (position * OUTPUTS)[:, None] + o[None, :]
+    target = ((member.to(tl.int64) * (images * area) + position) * OUTPUTS)[:, None] + o[None, :]
     stored = keep[:, None] & (o < OUTPUTS)[None, :]
     tl.store(out + target, selu(best).to(out.dtype.element_ty), mask=stored)
-    tl.store(index + target, place.to(tl.uint8), mask=stored)
+    tl.store(index + target, place.to(tl.int32).to(tl.uint8), mask=stored)
 
 
 @triton.jit
@@ -186,41 +200,45 @@ def gathered(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS:
     return total
 
 
-@triton.jit
-def unpool(gradient, index, out, positions, height, width, out_height, out_width, OUTPUTS: constexpr, KH: constexpr,
-           STRIDE: constexpr, BLOCK: constexpr, BLOCK_O: constexpr):
+@triton.jit(do_not_specialize=SIZES)
+def unpool(gradient, index, out, images, height, width, out_height, out_width, by_area, area_shift, by_width,
+           width_shift, OUTPUTS: constexpr, KH: constexpr, STRIDE: constexpr, BLOCK: constexpr, BLOCK_O: constexpr):
     """∂/∂z everywhere, stored."""
-    position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    member = tl.program_id(1)
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
-    keep = position < positions
-    h, w = ((position % area) // width).to(tl.int32), (position % width).to(tl.int32)
-    image = (position // area) * (out_height * out_width)
+    keep = position < images * area
+    n, h, w = located(position, area, width, by_area, area_shift, by_width, width_shift)
+    image = (member * images + n).to(tl.int64) * (out_height * out_width)
     total = gathered(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS, KH, STRIDE, BLOCK, BLOCK_O)
     o = tl.arange(0, BLOCK_O)
-    target = (position * OUTPUTS)[:, None] + o[None, :]
+    target = ((member.to(tl.int64) * (images * area) + position) * OUTPUTS)[:, None] + o[None, :]
     tl.store(out + target, total.to(out.dtype.element_ty), mask=keep[:, None] & (o < OUTPUTS)[None, :])
 
 
-@triton.jit
-def weigh(x, gradient, index, partial, images, height, width, out_height, out_width, tiles, CHANNELS: constexpr,
-          OUTPUTS: constexpr, KH: constexpr, STRIDE: constexpr, GATHER: constexpr, BLOCK: constexpr,
-          BLOCK_K: constexpr, BLOCK_O: constexpr, PRECISION: constexpr):
+@triton.jit(do_not_specialize=[*SIZES, "tiles"])
+def weigh(x, gradient, index, partial, images, height, width, out_height, out_width, by_area, area_shift, by_width,
+          width_shift, tiles, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr, TAPS: constexpr,
+          STRIDE: constexpr, GATHER: constexpr, BLOCK: constexpr, BLOCK_K: constexpr, BLOCK_O: constexpr,
+          PRECISION: constexpr):
     """The sums of x-patch × ∂/∂z, and of ∂/∂z alone for the bias, over one stretch of a member's positions.
 
-    With GATHER ∂/∂z is gathered from the pooled gradient here; without, `gradient` is ∂/∂z itself.
+    A program keeps three sums. With TAPS = 3 each belongs to a row of the kernel; with TAPS = 1, where the channels
+    of one tap fill a product, to a tap of the row that the program's last index names. With GATHER ∂/∂z is gathered
+    from the pooled gradient here; without, `gradient` is ∂/∂z itself.
     """
-    split, member = tl.program_id(0), tl.program_id(1)
+    split, member, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     area = height * width
     o, k = tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_K)
-    top = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)  # one sum for each row of the kernel
-    middle = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)
-    bottom = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)
+    first = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)
+    second = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)
+    third = tl.zeros((BLOCK_K, BLOCK_O), tl.float32)
     alone = tl.zeros((BLOCK_O,), tl.float32)
     for tile in range(split * tiles, (split + 1) * tiles):
         position = tile * BLOCK + tl.arange(0, BLOCK)
         keep = position < images * area
-        n = (member * images + position // area).to(tl.int64)
-        h, w = (position % area) // width, position % width
+        n, h, w = located(position, area, width, by_area, area_shift, by_width, width_shift)
+        n = (member * images + n).to(tl.int64)
         image = n * area
         if GATHER:
             g = gathered(gradient, index, n * (out_height * out_width), h, w, keep, out_height, out_width, OUTPUTS, KH,
@@ -229,24 +247,32 @@ def weigh(x, gradient, index, partial, images, height, width, out_height, out_wi
             where = ((image + h * width + w) * OUTPUTS)[:, None] + o[None, :]
             g = tl.load(gradient + where, mask=keep[:, None] & (o < OUTPUTS)[None, :], other=0.0).to(tl.float32)
         alone += tl.sum(g, axis=0)
-        a = patch(x, image, h, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
-        g = g.to(a.dtype)
-        middle = tl.dot(tl.trans(a), g, middle, input_precision=PRECISION)
-        if KH == 3:
-            a = patch(x, image, h - 1, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
-            top = tl.dot(tl.trans(a), g, top, input_precision=PRECISION)
-            a = patch(x, image, h + 1, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
-            bottom = tl.dot(tl.trans(a), g, bottom, input_precision=PRECISION)
+        g = g.to(x.dtype.element_ty)
+        if TAPS == 1:
+            y = h + row - KH // 2
+            a = patch(x, image, y, w, keep, 0, height, width, CHANNELS, 1, BLOCK_K)
+            first = tl.dot(tl.trans(a), g, first, input_precision=PRECISION)
+            a = patch(x, image, y, w, keep, 1, height, width, CHANNELS, 1, BLOCK_K)
+            second = tl.dot(tl.trans(a), g, second, input_precision=PRECISION)
+            a = patch(x, image, y, w, keep, 2, height, width, CHANNELS, 1, BLOCK_K)
+            third = tl.dot(tl.trans(a), g, third, input_precision=PRECISION)
+        else:
+            a = patch(x, image, h - KH // 2, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
+            first = tl.dot(tl.trans(a), g, first, input_precision=PRECISION)
+            if KH == 3:
+                a = patch(x, image, h, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
+                second = tl.dot(tl.trans(a), g, second, input_precision=PRECISION)
+                a = patch(x, image, h + 1, w, keep, 0, height, width, CHANNELS, 3, BLOCK_K)
+                third = tl.dot(tl.trans(a), g, third, input_precision=PRECISION)
     partial += (member.to(tl.int64) * tl.num_programs(0) + split) * ((KH * 3 * CHANNELS + 1) * OUTPUTS)
-    where = k[:, None] * OUTPUTS + o[None, :]
-    inside = (k < 3 * CHANNELS)[:, None] & (o < OUTPUTS)[None, :]
-    if KH == 3:
-        tl.store(partial + where, top, mask=inside)
-        tl.store(partial + 3 * CHANNELS * OUTPUTS + where, middle, mask=inside)
-        tl.store(partial + 6 * CHANNELS * OUTPUTS + where, bottom, mask=inside)
-    else:
-        tl.store(partial + where, middle, mask=inside)
-    tl.store(partial + KH * 3 * CHANNELS * OUTPUTS + o, alone, mask=o < OUTPUTS)
+    inside = (k < TAPS * CHANNELS)[:, None] & (o < OUTPUTS)[None, :]
+    where = row * (3 * CHANNELS * OUTPUTS) + k[:, None] * OUTPUTS + o[None, :]
+    tl.store(partial + where, first, mask=inside)
+    if (TAPS == 1) | (KH == 3):
+        tl.store(partial + TAPS * CHANNELS * OUTPUTS + where, second, mask=inside)
+        tl.store(partial + 2 * TAPS * CHANNELS * OUTPUTS + where, third, mask=inside)
+    if row == 0:
+        tl.store(partial + KH * 3 * CHANNELS * OUTPUTS + o, alone, mask=o < OUTPUTS)
 
 
 @triton.jit
