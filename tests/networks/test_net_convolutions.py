@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from equipoise.networks.convolutions import compose, layers
+from equipoise.networks import Convolutional, embedding_from_spec, matmul_precision
+from equipoise.networks.convolutions import _products, compose, layers
 
 
 def random_layers(
@@ -78,3 +79,21 @@ def test_the_borders_are_where_the_channel_of_ones_is_needed(dims: int) -> None:
     inside = (..., *[slice(1, -1)] * dims)
     torch.testing.assert_close(naive[inside], want[inside])
     assert (naive - want).abs().max() > 0.1
+
+
+def test_precision_travels_with_the_embedding() -> None:
+    embedding = Convolutional((3, 9, 9), 2, 4, precision="bf16")
+    assert embedding_from_spec(embedding.spec()) == embedding
+    older = {name: value for name, value in embedding.spec().items() if name != "precision"}
+    assert embedding_from_spec(older) == Convolutional((3, 9, 9), 2, 4)
+    with pytest.raises(ValueError, match="precision is one of"):
+        Convolutional((3, 9, 9), precision="fp8")
+    with pytest.raises(ValueError, match="at least one layer"):
+        Convolutional((3, 9, 9), layers=0)
+
+
+@pytest.mark.parametrize(("switch", "precision", "products"), [(True, "auto", "tf32"), (False, "auto", "tf32x3")])
+def test_automatic_precision_follows_pytorchs_switch(switch: bool, precision: str, products: str) -> None:
+    with matmul_precision(switch):
+        assert _products(precision) == products
+        assert _products("tf32") == _products("bf16") == "tf32" and _products("float32") == "tf32x3"

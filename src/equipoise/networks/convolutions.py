@@ -40,6 +40,8 @@ from torch.nn import functional as F
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 #: Kernels of our own serve up to so many channels; wider layers are large enough for PyTorch's.
 WIDEST = 32
+#: And up to so many places of a member's observations, which their arithmetic counts exactly.
+MOST_POSITIONS = 1 << 29
 #: Whether kernels of our own are used where they can be.
 KERNELS = True
 
@@ -130,9 +132,10 @@ def padded(inputs: int) -> int:
 
 
 def _use_kernels(x: Tensor, first: Tensor) -> bool:
-    """Kernels carry no gradient back to x, and know single precision and narrow layers only."""
+    """Kernels carry no gradient back to x, and know plain tensors, single precision and narrow layers only."""
     narrow = first.shape[1] <= WIDEST and first.shape[2] < WIDEST
-    return KERNELS and narrow and not x.requires_grad and first.dtype == torch.float32 and _constant(str(x.device))
+    plain = type(x) is Tensor and not x.requires_grad and first.dtype == torch.float32
+    return KERNELS and plain and narrow and x[0].numel() < MOST_POSITIONS and _constant(str(x.device))
 
 
 @torch.compiler.assume_constant_result
@@ -146,7 +149,7 @@ def _kernels_work(device: str) -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     if torch.device(device).type == "cuda":
-        return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
     return device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -161,7 +164,7 @@ def standardised(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
 @standardised.register_fake
 def _(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
     sides = (x.shape[3], x.shape[4]) if x.ndim == 5 else (1, x.shape[2])
-    shape = (loc.shape[0], x.shape[1], *sides, padded(loc.shape[1]))
+    shape = (loc.shape[0], x.shape[1], *sides, padded(int(loc.shape[1])))
     return torch.empty(shape, dtype=torch.bfloat16 if half else torch.float32, device=x.device)
 
 
