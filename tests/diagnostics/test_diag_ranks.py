@@ -132,22 +132,23 @@ def grid_ranks(task: eq.Task, theta: Tensor, x: Tensor, side: int, warp: int = 1
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("samples", "most", "factor"), [(511, 0.1, 1.3), (1000, 0.7, 0.5)], ids=["points", "cells"])
 @pytest.mark.parametrize(("name", "side", "warp"), [("slcp", 300, 3), ("two_moons", 1000, 1)])
-def test_adaptive_points_beat_a_fixed_grid_with_a_tenth_of_the_evaluations(name: str, side: int, warp: int):
+def test_fewer_evaluations_beat_a_fixed_grid(name: str, side: int, warp: int, samples: int, most: float, factor: float):
+    """Exact posteriors, narrower than a trained network's, against a grid of 100 × 100: weighted points with a tenth of
+    its evaluations are nearly as accurate, interpolation with two thirds of them is twice as accurate. (A trained network,
+    which is smoother, takes a fifth.)"""
     task, checked = eq.task(name), 16
     data = eq.simulate(task.prior, task.simulate, 60, seed=5)
     reference = grid_ranks(task, data.theta[:checked], data.x[:checked], side, warp)
-    fixed = grid_ranks(task, data.theta[:checked], data.x[:checked], 200)
+    fixed = grid_ranks(task, data.theta[:checked], data.x[:checked], 100)
     posterior = ExactPosterior(task)
-    adaptive = [
-        diagnose(posterior, data.theta, data.x, samples=2048, seed=s)["rank"][0].values[:checked] for s in range(3)
+    found = [
+        diagnose(posterior, data.theta, data.x, samples=samples, seed=s)["rank"][0].values[:checked] for s in range(3)
     ]
-    assert posterior.evaluations / (3 * 60) < 200**2 / 10
-    # The worst tenth is left out: posteriors of SLCP narrower than any cell, on which a fixed grid puts all the mass
-    # in one point and ours keeps the rank random (the tests of uniformity above look at those).
-    fixed_error, error = (np.sort(abs(r - reference), None) for r in (fixed, np.stack(adaptive)))
-    fixed_error, error = (np.sqrt(np.mean(e[: int(0.9 * len(e))] ** 2)) for e in (fixed_error, error))
-    assert error < max(fixed_error, 0.01), (fixed_error, error)
+    assert posterior.evaluations / (3 * 60) < most * 100**2
+    fixed_error, error = (np.sqrt(np.mean((r - reference) ** 2)) for r in (fixed, np.stack(found)))
+    assert error < factor * fixed_error, (fixed_error, error)
 
 
 def test_grid_weighted_and_sample_ranks_agree_on_one_posterior():
@@ -176,7 +177,7 @@ def test_exact_posteriors_of_tasks_are_neither_overconfident_nor_far_from_the_di
     assert float(one.verdict_p_value) > 1e-3
     assert stats.kstest(one["rank"].values, "uniform").pvalue > 1e-3
     assert abs(float(one.coverage_auc)) < 3.5 * float(one.coverage_auc_se)
-    # The normaliser is ours, from 512 points; the exact one is the task's, by quadrature.
+    # The normaliser is ours, from cells; the exact one is the task's, by quadrature.
     assert float(one.information_kept) == pytest.approx(1, abs=0.03)
 
 

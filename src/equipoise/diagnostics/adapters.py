@@ -63,6 +63,16 @@ class Surrogate(ABC):
         """Raw log p̂ - log p of every member, with shape `(M, *S, B)`."""
         return self.log_density(theta, x) - self.log_prior(theta)
 
+    def ratio_of(self, x: Tensor, height: int) -> Callable[..., Tensor]:
+        """Log-ratios of a single classifier for `make_cells`, at most `height` rows of θ at once."""
+
+        def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
+            here = x if columns is None else x[columns]
+            rows = theta.expand(-1, -1, len(here), -1)[0].split(height)
+            return torch.cat([self.log_ratio(part, here) for part in rows], 1)
+
+        return ratio
+
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
         """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
         return None
@@ -92,6 +102,12 @@ class Ours(Surrogate):
     def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
         ratios: Tensor = self.posterior.log_ratios(theta, x, **self._known(x))
         return ratios
+
+    def ratio_of(self, x: Tensor, height: int) -> Callable[..., Tensor]:
+        if not hasattr(self.posterior, "ratio_of"):
+            return super().ratio_of(x, height)
+        ratio: Callable[..., Tensor] = self.posterior.ratio_of(x, **self._known(x))
+        return ratio
 
     def log_ratio_each(self, theta: Tensor, x: Tensor) -> Tensor:
         ratios: Tensor = self.posterior.log_ratios(theta, x, each=True, **self._known(x))

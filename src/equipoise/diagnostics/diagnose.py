@@ -22,12 +22,14 @@ from .adapters import Foreign, Surrogate, as_surrogate
 from .bands import Array
 from .checks import checked_pairs, warn_if_unlike_training
 from .dataset import ExactLogProb, add_balance, add_information, assemble
-from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure
+from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure, on_cells
 from .uniformity import tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
 EVALUATION_BYTES = 8192
+#: The cells of one posterior take as much memory as this many evaluations.
+CELLS_AS_POINTS = 256
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
 EMBEDDING_FACTOR = 64
 #: The default memory bound, in bytes, at most.
@@ -68,7 +70,8 @@ def diagnose(
         seed: of everything random here.
         samples: draws (flows) or final points (classifiers, about twice as many evaluations) for each pair and
             member. Ranks are exactly uniform under calibration for any number; 64 leave the standard error of the
-            coverage AUC within a few per cent of its floor, 1000 resolve levels to a thousandth.
+            coverage AUC within a few per cent of its floor, 1000 resolve levels to a thousandth. From 512 on,
+            classifiers with one or two parameters are interpolated instead, from about 2,000 evaluations.
         levels: where the curves are read; 0, 0.01, …, 1 unless given.
         alpha: the rate of false verdicts, and of curves that leave their bands.
         delta: how far below its level a certified coverage may lie.
@@ -117,7 +120,7 @@ def diagnose(
     _warn_about_numbers(found, members, surrogate, samples, notes)
     ds.attrs.update(
         recipe=recipe,
-        ranks=_way(surrogate, samples, recipe),
+        ranks=_way(surrogate, samples, recipe, mixture),
         samples=samples,
         pairs=len(theta),
         alpha=alpha,
@@ -144,6 +147,7 @@ def _measure_all(
     """`measure` over all pairs, in batches that respect the memory bound, as float64 arrays."""
     n = len(theta)
     points = RELEASED_BINS ** theta.shape[1] if recipe == "released" and s.kind == "classifier" else samples
+    points = CELLS_AS_POINTS if on_cells(s, samples, recipe, mixture) else points
     size, limit = _batch_size(s, x, points, memory)
     dtype = s.dtype or (theta.dtype if theta.is_floating_point() else torch.float32)
     stream = generator(seed, "diagnose", device=s.device)
@@ -222,12 +226,14 @@ def _warn_about_numbers(
         warnings.warn(notes[-1], stacklevel=3)
 
 
-def _way(s: Surrogate, samples: int, recipe: str) -> str:
+def _way(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:
     """How the ranks were computed, in words."""
     if s.kind != "classifier":
         return f"ranks from {samples} samples" + (", strict inequality" if recipe == "released" else "")
     if recipe == "released":
         return f"ranks from a grid of {RELEASED_BINS} cells a side, strict inequality"
+    if on_cells(s, samples, recipe, mixture):
+        return "ranks from the posterior interpolated on adaptive cells"
     assert s.prior is not None
     if not s.prior.has_normal_map:
         return f"ranks from {samples} weighted prior draws"

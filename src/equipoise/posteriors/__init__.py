@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .cells import Cells, make_cells
 from .files import load
 from .posterior import Posterior
 
-__all__ = ["Posterior", "load"]
+__all__ = ["Cells", "Posterior", "load", "make_cells"]

@@ -1,40 +1,57 @@
-r"""Classifiers in one and two dimensions: the posterior on cells of equal prior mass.
+r"""Classifiers in one and two dimensions: the posterior on cells, interpolated from few evaluations.
 
-In the coordinates u = F(θ) the prior is uniform on the unit cube, so a grid of equal cells in u has equal prior mass
-in each cell however the prior looks, and
+In the coordinates u = F(θ) the prior is uniform on the unit cube, so that with cells c of volume |c|
 
 .. math:: Z(x) = \int e^{h(θ,x)} p(θ)\,dθ = \int e^{h(θ(u),x)}\,du ≈ \sum_c |c|\, e^{h(θ_c, x)}.
 
-A posterior far narrower than a cell needs small cells, but only where it is. Every cell of a coarse grid is
-evaluated at its centre, and the quarter of them with the largest ratios in their neighbourhood (a ridge may pass
-between centres) are cut into 4 × 4. Where nearly all the mass then lies in few cells, these are cut again, and so
-on. Each round cuts *all* cells with noticeable mass, because a midpoint sum over equal cells is far more accurate
-than its parts: the errors of neighbours cancel.
+A network is expensive to evaluate and h is smooth, so h is evaluated at few points and interpolated to many. The cube
+is cut into *patches*, 8 × 8 of them. On each, h is the polynomial of degree 3 in every coordinate through its values
+at 4 × 4 Chebyshev points; it is read at the centres of 8 × 8 cells. Interpolating h and not e^h makes a Gaussian
+posterior exact at any resolution, apart from the sum over cells.
 
-In two dimensions this takes 5,120 evaluations, an eighth of those of a 200 × 200 grid, and 4,096 more for each round
-that a narrow posterior needs, up to the resolution of a 2048 × 2048 grid.
+Where the posterior is narrow, patches must be small. The error of a patch is judged by the polynomial's last
+coefficients, which are of the order of what was left out, by the square of the step of h from cell to cell, and by
+what the second precaution below takes away. In each round the 16 patches with the largest mass times error (their own
+mass, or what a neighbour's density at their border suggests) are cut in half along each axis and evaluated anew.
+There is one round for everyone, and up to four more while the mean error of the posterior's mass exceeds `ERROR`:
+2,048 evaluations, a twentieth of a 200 × 200 grid, and 1,024 for each round that a narrow posterior needs. At most
+`MOST` patches are kept, those with the most mass.
+
+Two precautions keep a polynomial honest where h falls by hundreds between its points. Values more than `DEPTH` below
+the largest of their patch are raised to that level, where there is no mass either way. And the polynomial may exceed
+the largest of its own points by `ABOVE` at most: a peak between points is seen and cut, but cannot be made up.
 """
 
 from __future__ import annotations
 
-__all__ = ["Cells", "make_cells", "sample_cells"]
+__all__ = ["EVALUATIONS", "Cells", "make_cells", "sample_cells"]
 
 import dataclasses
 import math
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from equipoise.priors import Prior
 
-#: Cells per side in one dimension, where everything is evaluated at full resolution.
-SIDE_1D = 2048
-#: In two dimensions: coarse cells per side, rounds of cutting, how many cells are cut in each, into how many per side.
-SIDE_2D, ROUNDS, CUT, PIECES = 32, 3, 256, 4
-#: A further round cuts the heaviest cells where they hold this share of the mass.
-NARROW = 0.999
+#: Patches a side at first, by the number of dimensions.
+SIDE = {1: 64, 2: 8}
+#: Evaluations along each axis of a patch, and cells along each axis, by the number of dimensions.
+NODES, FINE = 4, {1: 128, 2: 8}
+#: Patches that are cut in a round, how many rounds there are at most, and how many patches.
+CUT, ROUNDS, MOST = 16, 5, 256
+#: What share of the mass may be lost when patches make room.
+LOST = 1e-4
+#: A further round where the mean error of the posterior's mass is larger than this, by the number of dimensions.
+ERROR = {1: 0.01, 2: 0.1}
+#: How far below its maximum h still matters.
+DEPTH = 15.0
+#: By how much a polynomial may exceed the largest of its points.
+ABOVE = 0.5
+#: About how many evaluations there are of each member and observation, by the number of dimensions.
+EVALUATIONS = {1: 512, 2: 2048}
 
 
 class Ratio(Protocol):
@@ -48,16 +65,19 @@ class Cells:
     """Cells of the unit cube for each member and observation.
 
     Arguments:
-        u: their centres, with shape `(M or 1, G, B or 1, D)`.
-        width: their sides, with shape `(M or 1, G, B or 1)`.
-        log_ratio: h at the centres, with shape `(M, G, B)`.
+        u: their centres, with shape `(M, G, B, D)`.
+        width: their sides, with shape `(M, G, B)`.
+        log_ratio: h at the centres, interpolated, with shape `(M, G, B)`.
         log_mass: h plus the logarithm of the prior mass; -inf for a cell that was cut. Shape `(M, G, B)`.
+        error: about how wrong h is, averaged over the posterior's mass, with shape `(M, B)`. It is large where a
+            posterior is thinner than the smallest patches, as a ridge can be.
     """
 
     u: Tensor
     width: Tensor
     log_ratio: Tensor
     log_mass: Tensor
+    error: Tensor
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -65,68 +85,177 @@ class Cells:
         return torch.logsumexp(self.log_mass, 1)
 
 
+class Patches(NamedTuple):
+    """Patches of the unit cube for each member and observation."""
+
+    #: The lower corner, with shape `(M, L, B, D)`; the side, 0 for a patch that was cut, with shape `(M, L, B)`.
+    corner: Tensor
+    width: Tensor
+    #: h at the Chebyshev points, with shape `(M, L, NODES^D, B)`.
+    height: Tensor
+
+
 def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
-    """Evaluate the log-ratio on cells.
+    """The posterior on cells.
 
     Arguments:
         ratio: the log-ratios.
         prior: with one or two parameters and a map to the unit cube.
         like: a tensor of the dtype and device wanted.
     """
-    side = SIDE_1D if prior.dim == 1 else SIDE_2D
-    ticks = (torch.arange(side, dtype=like.dtype, device=like.device) + 0.5) / side
-    u = torch.cartesian_prod(*[ticks] * prior.dim).reshape(1, -1, 1, prior.dim)
-    log_ratio = ratio(prior.from_uniform(u))
-    members, count, batch = log_ratio.shape
-    width = like.new_full((1, count, 1), 1 / side)
-    log_mass = log_ratio - math.log(count)
-    if prior.dim == 1:
-        return Cells(u, width, log_ratio, log_mass)
+    dim, side = prior.dim, SIDE[prior.dim]
+    ticks = torch.arange(side, dtype=like.dtype, device=like.device) / side
+    corner = torch.cartesian_prod(*[ticks] * dim).reshape(1, -1, 1, dim)
+    width = like.new_full(corner.shape[:-1], 1 / side)
+    height = _evaluated(ratio, prior, corner, width)
+    members, _, _, batch = height.shape
+    patches = Patches(corner.expand(members, -1, batch, -1), width.expand(members, -1, batch), height)
+    columns = torch.arange(batch, device=like.device)
+    for done in range(ROUNDS):
+        found = _interpolated(patches, dim)
+        log_mass = found.log_mass.logsumexp(2)
+        log_most = torch.maximum(log_mass, _across(patches, found, log_mass, dim))
+        if done > 0:
+            share = log_mass.softmax(1)
+            # The lightest patches make room for new ones, unless they count.
+            room = share.topk(min(MOST - CUT * 2**dim, share.shape[1]), dim=1).values.sum(1) > 1 - LOST
+            doubt = ((log_most - log_mass.logsumexp(1, keepdim=True)).exp() * found.error).sum(1)
+            columns = ((doubt > ERROR[dim]) & room).any(0).nonzero().squeeze(1)
+            if len(columns) == 0:
+                break
+        score = log_most + found.error.clamp_min(1e-9).log()
+        patches = _cut(patches, log_mass[:, :, columns], score[:, :, columns], columns, ratio, prior)
+    found = _interpolated(patches, dim)
+    offsets = _rule(dim, like.dtype, like.device).centres
+    u = patches.corner.unsqueeze(2) + offsets.view(1, 1, -1, 1, dim) * patches.width[:, :, None, :, None]
+    width = (patches.width / FINE[dim]).unsqueeze(2).expand(found.log_ratio.shape)
+    error = (found.log_mass.logsumexp(2).softmax(1) * found.error).sum(1)
+    u, width, log_ratio, log_mass = (part.flatten(1, 2) for part in (u, width, found.log_ratio, found.log_mass))
+    return Cells(u, width, log_ratio, log_mass, error)
 
-    cells = Cells(u.expand(members, -1, batch, -1), width.expand(members, -1, batch), log_ratio, log_mass)
-    image = log_mass.transpose(1, 2).reshape(members * batch, 1, side, side)
-    near = F.max_pool2d(image, 3, stride=1, padding=1).view(members, batch, count).transpose(1, 2)
-    everyone = torch.ones(members, batch, dtype=torch.bool, device=like.device)
-    cells = _cut(cells, near.topk(CUT, dim=1).indices, everyone, ratio, prior)
-    for _ in range(ROUNDS - 1):
-        heaviest = cells.log_mass.topk(CUT, dim=1)
-        narrow = torch.logsumexp(heaviest.values, 1) - cells.log_normalizer > math.log(NARROW)
-        if not bool(narrow.any()):
-            break
-        cells = _cut(cells, heaviest.indices, narrow, ratio, prior)
-    return cells
+
+class Rule(NamedTuple):
+    """Of a patch, the unit cube."""
+
+    #: The Chebyshev points, with shape `(NODES^D, D)`, and the cells' centres, with shape `(FINE^D, D)`.
+    nodes: Tensor
+    centres: Tensor
+    #: From values at the points to those at the centres: Lagrange's polynomials in each coordinate.
+    interpolate: Tensor
+    #: From values at the points to the coefficients of those products of Chebyshev polynomials in which one is of the
+    #: highest degree.
+    last: Tensor
 
 
-def _cut(cells: Cells, chosen: Tensor, go: Tensor, ratio: Ratio, prior: Prior) -> Cells:
-    """Cut the cells `chosen`, with shape `(M, CUT, B)`, of the members and observations `go`, with shape `(M, B)`."""
-    columns = go.any(0).nonzero().squeeze(1)
-    picked = chosen[:, :, columns]
-    size = cells.width[:, :, columns].gather(1, picked)
-    centre = cells.u[:, :, columns].gather(1, picked.unsqueeze(-1).expand(-1, -1, -1, 2))
-    steps = (torch.arange(PIECES, dtype=size.dtype, device=size.device) + 0.5) / PIECES - 0.5
-    offsets = torch.cartesian_prod(steps, steps).view(1, 1, -1, 1, 2)
-    u = (centre.unsqueeze(2) + offsets * size[:, :, None, :, None]).flatten(1, 2)  # (M, CUT·PIECES², columns, 2)
-    width = (size / PIECES).repeat_interleave(PIECES**2, 1)
-    values = ratio(prior.from_uniform(u), columns)
-    here = go[:, None, columns]
-    shape = (len(go), u.shape[1], go.shape[1])
+@cache
+def _rule(dim: int, dtype: torch.dtype, device: torch.device) -> Rule:
+    degrees = torch.arange(NODES, dtype=torch.float64)
+    angles = (2 * degrees + 1) * math.pi / (2 * NODES)
+    nodes, centres = 0.5 - 0.5 * angles.cos(), (torch.arange(FINE[dim], dtype=torch.float64) + 0.5) / FINE[dim]
+    matrix = torch.ones(FINE[dim], NODES, dtype=torch.float64)
+    for i in range(NODES):
+        for j in range(NODES):
+            if j != i:
+                matrix[:, i] *= (centres - nodes[j]) / (nodes[i] - nodes[j])
+    analysis = 2 / NODES * torch.cos(degrees.unsqueeze(1) * angles)
+    analysis[0] /= 2
+    high = degrees == NODES - 1
+    if dim == 2:
+        matrix, analysis = torch.kron(matrix, matrix), torch.kron(analysis, analysis)
+        high = (high.unsqueeze(1) | high).flatten()
+    points = [torch.cartesian_prod(*[ticks] * dim).reshape(-1, dim) for ticks in (nodes, centres)]
+    return Rule(*(t.to(device, dtype) for t in (*points, matrix, analysis[high])))
 
-    def spread(part: Tensor, fill: float) -> Tensor:
-        """The new cells of some observations, and cells without mass for the others."""
-        whole = part.new_full((*shape, *part.shape[3:]), fill)
-        whole[:, :, columns] = part
-        return whole
 
-    kept = cells.log_mass.clone()
-    old = kept[:, :, columns]
-    kept[:, :, columns] = torch.where(here, old.scatter(1, picked, -math.inf), old)
-    mass = torch.where(here, values + 2 * width.log(), -math.inf)
-    return Cells(
-        u=torch.cat([cells.u, spread(u, 0.5)], 1),
-        width=torch.cat([cells.width, spread(width, 1.0)], 1),
-        log_ratio=torch.cat([cells.log_ratio, spread(values, 0.0)], 1),
-        log_mass=torch.cat([kept, spread(mass, -math.inf)], 1),
+def _evaluated(ratio: Ratio, prior: Prior, corner: Tensor, width: Tensor, columns: Tensor | None = None) -> Tensor:
+    """h at the Chebyshev points of patches, with shape `(M, L, NODES^D, B)`."""
+    nodes = _rule(prior.dim, corner.dtype, corner.device).nodes
+    u = corner.unsqueeze(2) + nodes.view(1, 1, -1, 1, prior.dim) * width[:, :, None, :, None]
+    values = ratio(prior.from_uniform(u.flatten(1, 2)), columns)
+    return values.unflatten(1, (corner.shape[1], -1)).nan_to_num(nan=math.nan, posinf=1e30, neginf=-1e30)
+
+
+class Interpolated(NamedTuple):
+    """What is known of h between the points of patches."""
+
+    #: The logarithm of e^h at the centres of the cells, and of their unnormalised mass, with shape `(M, L, FINE^D, B)`.
+    log_ratio: Tensor
+    log_mass: Tensor
+    #: About how wrong h and the sum over cells are on each patch, with shape `(M, L, B)`.
+    error: Tensor
+
+
+def _interpolated(patches: Patches, dim: int) -> Interpolated:
+    height = torch.maximum(patches.height, patches.height.amax(2, keepdim=True) - DEPTH)
+    rule = _rule(dim, height.dtype, height.device)
+    most = height.amax(2, keepdim=True) + ABOVE
+    values = rule.interpolate @ height
+    step = (height.amax(2) - height.amin(2)) / (2 * FINE[dim])
+    cut_off = (values.amax(2) - most.squeeze(2)).clamp_min(0)
+    error = (rule.last @ height).abs().sum(2) + step.square() + cut_off
+    values = torch.minimum(values, most)
+    return Interpolated(values, values + dim * (patches.width / FINE[dim]).log().unsqueeze(2), error)
+
+
+def _across(patches: Patches, found: Interpolated, log_mass: Tensor, dim: int) -> Tensor:
+    """What each patch should hold if h went on across the borders of the heaviest patches, with shape `(M, L, B)`.
+
+    A narrow peak at the border of two patches may be seen from one of them alone. So for each side of a heavy patch
+    the point next to its largest border cell is looked up, and the patch around that point is credited with a border
+    row of such cells.
+    """
+    fine = FINE[dim]
+    heavy = log_mass.topk(CUT, dim=1).indices
+    corner = patches.corner.gather(1, heavy.unsqueeze(-1).expand(-1, -1, -1, dim))
+    cell = patches.width.gather(1, heavy) / fine
+    values = found.log_ratio.gather(1, heavy.unsqueeze(2).expand(-1, -1, fine**dim, -1))
+    centres = _rule(dim, corner.dtype, corner.device).centres
+    most = torch.full_like(log_mass, -math.inf)
+    for axis in range(dim):
+        for edge, outwards in ((0, -1.0), (fine - 1, 1.0)):
+            border = ((centres[:, axis] * fine - 0.5).round() == edge).nonzero().squeeze(1)
+            value, where = values[:, :, border].max(2)
+            point = corner + centres[border][where] * (cell * fine).unsqueeze(-1)
+            point[..., axis] += outwards * cell
+            # (M, CUT, L, B): which patch is around the point; none beyond the border of the cube.
+            inside = torch.ones((), dtype=torch.bool, device=cell.device)
+            for a in range(dim):
+                offset = point[..., a].unsqueeze(2) - patches.corner[..., a].unsqueeze(1)
+                inside = inside & (offset >= 0) & (offset < patches.width.unsqueeze(1))
+            row = value + dim * cell.log() + (dim - 1) * math.log(fine)
+            credit = torch.where(inside, row.unsqueeze(2), -math.inf).amax(1)
+            most = torch.maximum(most, credit)
+    return most
+
+
+def _cut(patches: Patches, log_mass: Tensor, score: Tensor, columns: Tensor, ratio: Ratio, prior: Prior) -> Patches:
+    """Cut the worst patches of the observations `columns`; the others get patches of width 0, without mass."""
+    dim, (_, count, batch) = prior.dim, patches.width.shape
+    chosen = score.topk(CUT, dim=1).indices
+    old = Patches(*(part.index_select(axis, columns) for part, axis in zip(patches, (2, 2, 3), strict=True)))
+    width = old.width.gather(1, chosen) / 2
+    corner = old.corner.gather(1, chosen.unsqueeze(-1).expand(-1, -1, -1, dim))
+    halves = torch.cartesian_prod(*[torch.arange(2, device=width.device)] * dim).reshape(1, 1, -1, 1, dim).to(width)
+    corner = (corner.unsqueeze(2) + halves * width[:, :, None, :, None]).flatten(1, 2)
+    width = width.repeat_interleave(2**dim, 1)
+    height = _evaluated(ratio, prior, corner, width, None if len(columns) == batch else columns)
+
+    # Those that were cut go, and the lightest where there are too many.
+    size = min(count - CUT + width.shape[1], MOST) if len(columns) == batch else min(count + width.shape[1], MOST)
+    kept = log_mass.scatter(1, chosen, -math.inf).topk(size - width.shape[1], dim=1).indices
+    alive = log_mass.scatter(1, chosen, -math.inf).gather(1, kept) > -math.inf
+    fresh = Patches(
+        torch.cat([old.corner.gather(1, kept.unsqueeze(-1).expand(-1, -1, -1, dim)), corner], 1),
+        torch.cat([torch.where(alive, old.width.gather(1, kept), 0.0), width], 1),
+        torch.cat([old.height.gather(1, kept.unsqueeze(2).expand(-1, -1, height.shape[2], -1)), height], 1),
     )
+    if len(columns) == batch:
+        return fresh
+    whole = [
+        torch.cat([part, part.new_full((len(part), size - count, *part.shape[2:]), fill)], 1)
+        for part, fill in zip(patches, (0.0, 0.0, -1e30), strict=True)
+    ]
+    return Patches(*(w.index_copy(a, columns, f) for w, f, a in zip(whole, fresh, (2, 2, 3), strict=True)))
 
 
 def sample_cells(

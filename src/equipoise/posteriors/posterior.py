@@ -30,7 +30,7 @@ from equipoise.networks import Network, SplineFlow, Stack
 from equipoise.priors import Prior
 from equipoise.randomness import generator as make_generator
 
-from .cells import Cells, Ratio, make_cells, sample_cells
+from .cells import EVALUATIONS, Cells, Ratio, make_cells, sample_cells
 from .tempered import POINTS, prior_points, tempered_sample
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ class Posterior:
     def log_normalizers(self, x: Tensor) -> Tensor:
         """What to subtract from `log_ratios` to normalise each member over the prior: `(M, B)` for `(B, *x_shape)`."""
         if self.kind == "classifier":
-            evaluations = (1 << 13) if self.prior.dim <= 2 and self.prior.has_normal_map else POINTS
+            small = self.prior.dim <= 2 and self.prior.has_normal_map
+            evaluations = EVALUATIONS[self.prior.dim] if small else POINTS
             return self._by_observation(x, evaluations, self._log_z)
         if self.can_leak:
             return self._by_observation(x, INSIDE_POINTS, self._log_inside)
@@ -324,11 +325,11 @@ class Posterior:
 
     def cells(self, x: Tensor) -> Cells:
         """The posterior of a classifier on cells, for x with shape `(B, *x_shape)` (D ≤ 2)."""
-        return make_cells(self._ratio_of(x), self.prior, self._like())
+        return make_cells(self.ratio_of(x), self.prior, self._like())
 
-    def _ratio_of(self, x: Tensor) -> Ratio:
+    def ratio_of(self, x: Tensor, *, features: Tensor | None = None) -> Ratio:
         """Log-ratios of θ and these observations, with the features of x computed once."""
-        features = self.features(x)
+        features = self.features(x) if features is None else features
 
         def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
             of = features if columns is None else features[:, columns]
@@ -412,7 +413,7 @@ class Posterior:
             parts, accepted = [], 1.0
             size = max(1, self._chunk() // (1 << 13))
             for piece in x.split(size):
-                ratio = self._ratio_of(piece)
+                ratio = self.ratio_of(piece)
                 theta, acceptance = sample_cells(
                     make_cells(ratio, self.prior, self._like()), ratio, self.prior, n, generator
                 )
@@ -433,7 +434,7 @@ class Posterior:
         return found.theta[0][keep], {"sampler": "tempered sequential Monte Carlo", "ess": ess * n / particles}
 
     def _tempered(self, particles: int, x: Tensor, seed: int) -> Any:
-        return tempered_sample(self._ratio_of(x), self.prior, self.n_members, len(x), particles, seed, self._like())
+        return tempered_sample(self.ratio_of(x), self.prior, self.n_members, len(x), particles, seed, self._like())
 
     # --- small things ----------------------------------------------------------------------------------------------
 
