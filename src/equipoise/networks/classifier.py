@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from equipoise.priors import Prior
 from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Embedding
-from .stacks import Stack, dense
+from .stacks import Stack, dense, selu
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,9 +61,9 @@ class Classifier(Network):
         shared = dense(features, w_x, p["mlp.0.bias"])
         extra = code.ndim - features.ndim
         shared = shared.view(members, *[1] * extra, *shared.shape[1:])
-        h = F.selu(dense(code.expand(members, *code.shape[1:]), w_theta) + shared)
+        h = selu(dense(code.expand(members, *code.shape[1:]), w_theta) + shared)
         for i in range(1, len(self.hidden)):
-            h = F.selu(dense(h, p[f"mlp.{i}.weight"], p[f"mlp.{i}.bias"]))
+            h = selu(dense(h, p[f"mlp.{i}.weight"], p[f"mlp.{i}.bias"]))
         last = len(self.hidden)
         return dense(h, p[f"mlp.{last}.weight"], p[f"mlp.{last}.bias"]).squeeze(-1)
 

@@ -44,7 +44,7 @@ from equipoise.randomness import isolated, undisturbed
 from .base import Network
 from .embeddings import Embedding
 from .spline import BOUND, spline_forward, spline_inverse
-from .stacks import Stack, dense
+from .stacks import Stack, dense, selu
 
 STARTS = ("random", "prior", "prior_base")
 INITS = ("standard", "scaled", "identity")
@@ -276,15 +276,19 @@ class SplineFlow(Network):
         def spread(h: Tensor) -> Tensor:
             return h.view(h.shape[0], *[1] * (v.ndim - 3), *h.shape[1:])
 
+        def added(h: Tensor, more: Tensor) -> Tensor:
+            return h + more if torch.is_grad_enabled() else h.add_(more)
+
         for k, coordinate in enumerate(order):
             rows = groups[0][k]
             h = from_x[..., rows]
             if k > 0:
                 assert w_u is not None
-                h = spread(h) + dense(torch.stack(seen, -1), torch.stack([w_u[:, rows, j] for j in order[:k]], -1))
+                first = torch.stack([w_u[:, rows, j] for j in order[:k]], -1)
+                h = added(dense(torch.stack(seen, -1), first), spread(h))
             for i in range(1, depth + 1):
                 units = torch.cat(groups[i - 1][1 : k + 1]) if k else groups[i - 1][0]
-                a = F.selu(h)
+                a = selu(h)
                 if k == 0:
                     fixed.append(a)
                 else:
@@ -293,7 +297,7 @@ class SplineFlow(Network):
                 weight, bias = p[f"flow.{t}.{i}.weight"][:, rows], p[f"flow.{t}.{i}.bias"][:, rows]
                 h = dense(fixed[i - 1], weight[..., groups[i - 1][0]], bias)
                 if k > 0:
-                    h = spread(h) + dense(moving[i - 1], weight[..., units])
+                    h = added(dense(moving[i - 1], weight[..., units]), spread(h))
             found, log_slope = spline(v[..., coordinate], spread(h) if k == 0 else h, self.bins)
             seen.append(found if spline is spline_inverse else v[..., coordinate])
             solved.append(found)

@@ -30,12 +30,18 @@ def _knots(phi: Tensor, bins: int, slope: float) -> tuple[Tensor, Tensor, Tensor
     """Horizontal and vertical knots and derivatives, each `(*, K + 1)`, from phi with shape `(*, 3K - 1)`."""
     widths, heights, derivatives = phi.split([bins, bins, bins - 1], dim=-1)
     floor = math.log(slope)
-    widths = torch.softmax(widths / (1 + (2 / floor * widths).abs()), dim=-1)
-    heights = torch.softmax(heights / (1 + (2 / floor * heights).abs()), dim=-1)
+    widths = _shares(widths / (1 + (2 / floor * widths).abs()))
+    heights = _shares(heights / (1 + (2 / floor * heights).abs()))
     derivatives = F.pad(derivatives / (1 + (derivatives / floor).abs()), (1, 1)).exp()
     horizontal = BOUND * (2 * torch.cumsum(F.pad(widths, (1, 0)), dim=-1) - 1)
     vertical = BOUND * (2 * torch.cumsum(F.pad(heights, (1, 0)), dim=-1) - 1)
     return horizontal, vertical, derivatives
+
+
+def _shares(squashed: Tensor) -> Tensor:
+    """A softmax of numbers that cannot be large, which needs no maximum to be taken out first."""
+    shares = squashed.exp()
+    return shares / shares.sum(-1, keepdim=True)
 
 
 def _bin(knots: Tensor, others: tuple[Tensor, ...], value: Tensor) -> tuple[Tensor, list[Tensor]]:

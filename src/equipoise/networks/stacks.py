@@ -12,7 +12,7 @@ bytes, since a matrix product reads aligned rows up to twice as fast.
 
 from __future__ import annotations
 
-__all__ = ["Layout", "Stack", "dense", "matmul_precision", "stack_members"]
+__all__ = ["Layout", "Stack", "dense", "matmul_precision", "selu", "stack_members"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +93,11 @@ def _allows_tf32(switch: Any) -> bool | None:
         return None
 
 
+def selu(h: Tensor) -> Tensor:
+    """SELU, in the place of h where no gradient is asked for; h must not be used afterwards."""
+    return F.selu(h, inplace=not torch.is_grad_enabled())
+
+
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear layer for each member.
 
@@ -105,7 +110,11 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         Outputs with shape `(M, *, O)`.
     """
     rows = x.flatten(1, -2)
-    if bias is None:
+    if len(rows) == 1 and not torch.is_grad_enabled():
+        # A batched product would be slower, and start from a copy of the bias to every row.
+        one = rows[0], weight[0].mT
+        out = (torch.mm(*one) if bias is None else torch.addmm(bias[0], *one)).unsqueeze(0)
+    elif bias is None:
         out = torch.bmm(rows, weight.mT)
     elif torch.compiler.is_compiling():  # a compiler fuses the sum with the activation that follows
         out = torch.bmm(rows, weight.mT) + bias.unsqueeze(1)
