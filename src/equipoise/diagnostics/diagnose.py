@@ -28,6 +28,8 @@ from .uniformity import tarp_references
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
 EVALUATION_BYTES = 8192
+#: Evaluations in one call on a CPU: as many as leave a network's activations in its cache.
+AT_ONCE = 1 << 12
 #: The cells of one posterior take as much memory as this many evaluations.
 CELLS_AS_POINTS = 256
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
@@ -176,8 +178,9 @@ def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tup
     limit = max(1, bound // EVALUATION_BYTES)
     if isinstance(s, Foreign) and not s.batched:
         return 16, limit
+    at_once = min(limit, AT_ONCE) if s.device.type == "cpu" else limit
     embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // EVALUATION_BYTES
-    return max(1, min(len(x), limit // (s.n_members * points + embedding))), limit
+    return max(1, min(len(x), limit // (s.n_members * points + embedding))), at_once
 
 
 def _bound(device: torch.device) -> int:

@@ -45,6 +45,8 @@ ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
 TRUSTED_ESS = 200.0
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
 CHUNK = {"cpu": 1 << 16, "cuda": 1 << 20}
+#: Evaluations in one call of a network: on a CPU, as many as leave their activations in its cache.
+AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}
 
 
 class Posterior:
@@ -291,7 +293,7 @@ class Posterior:
         parts = []
         for lo in range(0, batch, chunk):
             t, piece = theta[:, lo : lo + chunk], x[lo : lo + chunk]
-            height = max(1, self._chunk() // (self.n_members * t.shape[1]))
+            height = max(1, self._at_once() // (self.n_members * t.shape[1]))
             parts.append(torch.cat([self.log_ratios(s, piece) for s in t.split(height)], 1))
         return torch.cat(parts, 2) if parts else theta.new_zeros(self.n_members, rows, 0)
 
@@ -334,7 +336,7 @@ class Posterior:
         def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
             of = features if columns is None else features[:, columns]
             codes = self.network.encode(theta).expand(-1, -1, of.shape[1], -1)
-            height = max(1, self._chunk() // (self.n_members * of.shape[1]))
+            height = max(1, self._at_once() // (self.n_members * of.shape[1]))
             return torch.cat([self.network.ratio(self.stack, c, of) for c in codes.split(height, dim=1)], 1)
 
         return ratio
@@ -450,6 +452,9 @@ class Posterior:
 
     def _like(self) -> Tensor:
         return torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def _at_once(self) -> int:
+        return AT_ONCE.get(self.device.type, AT_ONCE["cpu"])
 
     def _chunk(self) -> int:
         return CHUNK.get(self.device.type, CHUNK["cpu"])
