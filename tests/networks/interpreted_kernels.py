@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+import equipoise as eq
 from equipoise.networks import Convolutional, convolutions, fused
 from equipoise.networks.stacks import Layout
 
@@ -265,3 +266,20 @@ def test_a_gradient_of_x_is_there_when_asked_for() -> None:
     x = x.double().float().requires_grad_()
     (gradient,) = torch.autograd.grad(made(layout.cut(flat), x).square().sum(), x)
     assert gradient.shape == x.shape and gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("x_shape", [(1, 5, 5), (9, 2)])
+def test_users_own_images_and_series_take_this_path(x_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta, x = torch.rand(24, 2, generator=generator), torch.randn(24, *x_shape, generator=generator)
+    prior = eq.BoxUniform(torch.zeros(2), torch.ones(2))
+    taken = []
+    forward = fused.forward
+    monkeypatch.setattr(fused, "forward", lambda *a: taken.append(a) or forward(*a))
+    losses = []
+    for kernels in (True, False):
+        monkeypatch.setattr(convolutions, "KERNELS", kernels)
+        posterior = eq.fit(theta, x, prior=prior, method="nre", members=2, epochs=1, batch_size=12, device="cpu")
+        losses.append(torch.as_tensor(posterior.history["validation_loss"].values))
+    assert taken
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)
