@@ -29,7 +29,7 @@ from .uniformity import tarp_references
 #: spline.
 EVALUATION_BYTES = 8192
 #: Evaluations in one call on a CPU: as many as leave a network's activations in its cache.
-AT_ONCE = 1 << 12
+AT_ONCE = 1 << 13
 #: The cells of one posterior take as much memory as this many evaluations.
 CELLS_AS_POINTS = 256
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).

@@ -9,8 +9,8 @@ ends. Outside [-B, B] the map is the identity. In the bin \([x_0, x_1] → [y_0,
 .. math:: y = y_0 + \frac{(y_1-y_0)[sξ^2 + d_0 ξ(1-ξ)]}{s + (d_0+d_1-2s)ξ(1-ξ)}, \qquad
     \frac{dy}{dx} = \frac{s^2[2sξ(1-ξ) + d_0(1-ξ)^2 + d_1 ξ^2]}{[s + (d_0+d_1-2s)ξ(1-ξ)]^2}.
 
-The bin is picked with a one-hot sum instead of a gather: the same numbers, but its gradient is a product and not a
-scatter, so it is deterministic and a compiler can fuse it with everything around it.
+Where gradients are asked for, the bin is picked with a one-hot sum instead of a gather: the same numbers, but its
+gradient is a product and not a scatter, so it is deterministic and a compiler can fuse it with everything around it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,17 @@ def _shares(squashed: Tensor) -> Tensor:
 def _bin(knots: Tensor, others: tuple[Tensor, ...], value: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Whether `value` lies in the domain, and the left and right ends of its bin in each array of knots."""
     above = knots < value.unsqueeze(-1)
-    here = above[..., :-1] & ~above[..., 1:]
-    ends = []
-    for array in (knots, *others):
-        ends += [torch.where(here, array[..., :-1], 0.0).sum(-1), torch.where(here, array[..., 1:], 0.0).sum(-1)]
-    return above[..., 0] & ~above[..., -1], ends
+    inside, ends = above[..., 0] & ~above[..., -1], []
+    if torch.is_grad_enabled():
+        here = above[..., :-1] & ~above[..., 1:]
+        for array in (knots, *others):
+            ends += [torch.where(here, array[..., :-1], 0.0).sum(-1), torch.where(here, array[..., 1:], 0.0).sum(-1)]
+    else:
+        left = above[..., 1:-1].sum(-1, keepdim=True)
+        for array in (knots, *others):
+            array = array.expand(*left.shape[:-1], -1)
+            ends += [array.gather(-1, left).squeeze(-1), array.gather(-1, left + 1).squeeze(-1)]
+    return inside, ends
 
 
 def _log_slope(xi: Tensor, d0: Tensor, d1: Tensor, s: Tensor, inside: Tensor) -> Tensor:

@@ -35,8 +35,7 @@ class Settings:
         validation: "whole" for the loss of the whole validation set, "batches" for the mean of its batches' losses.
         split: "shuffled" or "prefix", which rows are for validation: random ones, or the last.
         tf32: on a GPU, multiply matrices in TF32 (10 bits of mantissa, sums in float32), which is twice as fast or
-        more; everything
-            else, and all that a trained posterior computes, is float32.
+            more; everything else is float32. A trained posterior follows PyTorch's own switches.
     """
 
     epochs: int = 500
