@@ -135,9 +135,11 @@ def grid_ranks(task: eq.Task, theta: Tensor, x: Tensor, side: int, warp: int = 1
 @pytest.mark.parametrize(("samples", "most", "factor"), [(511, 0.1, 1.3), (1000, 0.7, 0.5)], ids=["points", "cells"])
 @pytest.mark.parametrize(("name", "side", "warp"), [("slcp", 300, 3), ("two_moons", 1000, 1)])
 def test_fewer_evaluations_beat_a_fixed_grid(name: str, side: int, warp: int, samples: int, most: float, factor: float):
-    """Exact posteriors, narrower than a trained network's, against a grid of 100 × 100: weighted points with a tenth of
-    its evaluations are nearly as accurate, interpolation with two thirds of them is twice as accurate. (A trained network,
-    which is smoother, takes a fifth.)"""
+    """Exact posteriors, narrower than a trained network's, against a grid of 100 × 100.
+
+    Weighted points with a tenth of its evaluations are nearly as accurate; interpolation with two thirds of them is
+    twice as accurate. (For a trained network, which is smoother, it takes a fifth of them.)
+    """
     task, checked = eq.task(name), 16
     data = eq.simulate(task.prior, task.simulate, 60, seed=5)
     reference = grid_ranks(task, data.theta[:checked], data.x[:checked], side, warp)
