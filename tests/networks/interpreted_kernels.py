@@ -261,6 +261,23 @@ def test_the_operators_keep_the_rules_and_survive_a_compiler() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_kernels_that_are_wrong_or_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert convolutions.agree("cpu")
+    plain = fused.forward
+
+    def wrong(*given: Any) -> Any:
+        outs, indices = plain(*given)
+        return [out * 1.05 for out in outs], indices
+
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("no C compiler\nand more")
+
+    for function, words in ((wrong, "they are off by"), (broken, "RuntimeError: no C compiler\\)")):
+        monkeypatch.setattr(fused, "forward", function)
+        with pytest.warns(UserWarning, match=words):
+            assert not convolutions.agree("cpu")
+
+
 def test_a_gradient_of_x_is_there_when_asked_for() -> None:
     made, layout, flat, x = embedding((3, 6, 7), 2, 8, torch.float32, False)
     x = x.double().float().requires_grad_()

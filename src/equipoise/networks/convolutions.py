@@ -23,11 +23,12 @@ graphs take as they are; everywhere else they are PyTorch's. Both compute the sa
 
 from __future__ import annotations
 
-__all__ = ["PRECISIONS", "compose", "embed", "layers"]
+__all__ = ["PRECISIONS", "compose", "embed", "kernels_work", "layers"]
 
 import functools
 import importlib.util
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ PRECISIONS = ("auto", "float32", "tf32", "bf16")
 WIDEST = 32
 #: And up to so many places of a member's observations, which their arithmetic counts exactly.
 MOST_POSITIONS = 1 << 29
+#: How far from PyTorch's results the kernels may be in a first trial, relative to the largest value.
+TRIAL = 1e-2
 #: Whether kernels of our own are used where they can be.
 KERNELS = True
 
@@ -150,17 +153,48 @@ def _use_kernels(x: Tensor, first: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def _constant(device: str) -> bool:
-    return _kernels_work(device)
+    return kernels_work(device)
 
 
 @functools.cache
-def _kernels_work(device: str) -> bool:
+def kernels_work(device: str) -> bool:
     """Whether Triton is there for a device; on a CPU that is its interpreter, which tests use."""
     if importlib.util.find_spec("triton") is None:
         return False
     if torch.device(device).type == "cuda":
-        return torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+        able = torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+        return able and agree(device)
     return device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@torch.enable_grad()
+def agree(device: str) -> bool:
+    """Whether the kernels give what PyTorch gives, on a small stack; if not, or if they do not compile, a warning.
+
+    Triton compiles at run time, with the machine's own C compiler and in whatever version came with PyTorch: better
+    slow than wrong or not at all.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 8, 2, 1, 1), (2, 8, 8, 3, 3), (2, 8, 8, 3, 3)]
+    weights = [torch.randn(s, generator=generator).div(3).to(device).requires_grad_() for s in shapes]
+    biases = [torch.randn(2, 8, generator=generator).to(device).requires_grad_() for _ in shapes]
+    x = torch.randn(2, 5, 2, 9, 11, generator=generator).to(device)
+    try:
+        zero, one = torch.zeros(2, 2, device=device), torch.ones(2, 2, device=device)
+        stack = [compose(weights[0], biases[0], weights[1]), weights[2]]
+        ours = convolutions(standardised(x, zero, one, False), stack, biases[1:], "float32")[1].movedim(-1, 2)
+        theirs = layers(x, weights, biases)
+        both = [[out.detach(), *torch.autograd.grad(out.square().sum(), [*weights, *biases])] for out in (ours, theirs)]
+        found = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*both, strict=True))
+        trouble = f"they are off by {found:.1e} of the largest value" if not found < TRIAL else ""
+    except Exception as error:  # whatever a compiler may raise
+        trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if trouble:
+        warnings.warn(
+            f"our kernels for convolutions do not work on {device} ({trouble}); PyTorch's are used, which are slower",
+            stacklevel=2,
+        )
+    return not trouble
 
 
 @torch.library.custom_op("equipoise::standardised", mutates_args=())

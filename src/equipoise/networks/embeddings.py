@@ -28,7 +28,7 @@ from torch.func import functional_call, vmap
 
 from equipoise.randomness import isolated
 
-from .convolutions import PRECISIONS, embed
+from .convolutions import PRECISIONS, embed, kernels_work
 from .stacks import Stack
 
 
@@ -69,6 +69,9 @@ class Embedding(ABC):
     @abstractmethod
     def spec(self) -> dict[str, Any]:
         """A JSON description."""
+
+    def prepare(self, device: torch.device) -> None:  # noqa: B027
+        """Whatever has to happen on a device before a compiler or a CUDA graph looks on."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of everything of one member: the weights and the two constants."""
@@ -177,6 +180,9 @@ class Convolutional(Embedding):
     def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights, biases = ([p[f"conv.{i}.{kind}"] for i in range(self.layers + 1)] for kind in ("weight", "bias"))
         return embed(x, *_constants(p), weights, biases, self.precision)
+
+    def prepare(self, device: torch.device) -> None:
+        kernels_work(str(device))
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -116,6 +116,7 @@ def train_stack(
 
     state = State.fresh(flat.to(device).clone(), settings.learning_rate)
     control = Control.fresh(state)
+    network.embedding.prepare(state.flat.device)
     history = {name: np.full((settings.epochs, members), np.nan) for name in HISTORY}
     kept = {
         "flat": flat.clone().cpu().numpy(),
