@@ -109,3 +109,51 @@ def test_a_flat_ratio_and_one_that_is_minus_infinity_somewhere() -> None:
 
     cells = make_cells(Counted(half, 1), box(2), torch.zeros(1))
     assert float(cells.log_normalizer) == pytest.approx(-math.log(2), abs=0.01)
+
+
+def test_members_and_observations_do_not_depend_on_their_company() -> None:
+    """A narrow posterior is cut again and again; a flat one beside it must not lose patches to it."""
+
+    def log_ratio(theta: Tensor, which: Tensor) -> Tensor:
+        narrow = -0.5 * ((theta - 0.37) / 0.002).square().sum(-1)
+        flat = 0 * narrow
+        # Member 0: flat, flat, narrow; member 1: narrow, flat, flat.
+        kind = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])[:, which].unsqueeze(1)
+        return kind * narrow + (1 - kind) * flat
+
+    cells = make_cells(Counted(log_ratio, 3), box(2), torch.zeros(1))
+    peak = math.log(2 * math.pi * 0.002**2)
+    want = torch.tensor([[0.0, 0.0, peak], [peak, 0.0, 0.0]])
+    torch.testing.assert_close(cells.log_normalizer, want, rtol=0, atol=0.01)
+    area = (cells.width.square() * (cells.log_mass > -math.inf)).sum(1)
+    torch.testing.assert_close(area[0, :2], torch.ones(2), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.002])
+@pytest.mark.parametrize("centre", [80.5 / 128, 161.5 / 256, 0.3])
+@pytest.mark.parametrize(
+    ("shape", "log_area"),
+    [(lambda r: -r, math.log(2)), (lambda r: -2 * (1 + r.square()).log(), math.log(math.pi / 2))],
+    ids=["cone", "student"],
+)
+def test_peaks_that_are_even_about_the_middle_of_a_patch(shape, log_area: float, centre: float, scale: float) -> None:
+    """Their last coefficient vanishes there, so that something else has to notice."""
+    ratio = Counted(lambda theta, which: shape((theta[..., 0] - centre).abs() / scale), 1)
+    cells = make_cells(ratio, box(1), torch.zeros(1, dtype=torch.float64))
+    assert float(cells.log_normalizer) == pytest.approx(log_area + math.log(scale), abs=0.03)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_in_the_tail_of_a_normal_prior_it_is_right_or_says_so(dim: int) -> None:
+    """In u = F(θ) a narrow posterior at three standard deviations lies at the very edge of the cube."""
+    prior = eq.GaussianPrior(torch.zeros(dim, dtype=torch.float64), torch.eye(dim, dtype=torch.float64))
+    for place in (0.0, 1.5, 2.5, 3.0, 3.5):
+        for scale in (0.05, 0.1, 0.3):
+            mean = torch.zeros(dim, dtype=torch.float64)
+            mean[0] = place
+            ratio = Counted(lambda t, which, m=mean, s=scale: -0.5 * ((t - m) / s).square().sum(-1), 1)
+            cells = make_cells(ratio, prior, torch.zeros(1, dtype=torch.float64))
+            want = dim * math.log(scale / math.hypot(1, scale)) - place**2 / 2 / (1 + scale**2)
+            wrong = abs(float(cells.log_normalizer) - want)
+            assert wrong < 0.05 or float(cells.error) > 0.5, (place, scale, wrong, float(cells.error))
+            assert wrong < 0.05 or place > 2.6, (place, scale, wrong)

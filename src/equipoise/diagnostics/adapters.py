@@ -42,6 +42,8 @@ class Surrogate(ABC):
     dtype: torch.dtype | None = None
     #: Whether draws may lie outside the prior's support and have to be left out.
     can_leak: bool = False
+    #: Whether each of several classifiers can be evaluated at points of its own.
+    has_own_points: bool = False
     #: Mean and standard deviation of the training observations, which broadcast to `x_shape`, where known.
     x_reference: tuple[Tensor, Tensor] | None = None
 
@@ -88,6 +90,7 @@ class Ours(Surrogate):
         self.x_shape, self.device = tuple(posterior.x_shape), torch.device(posterior.device)
         self.dtype = getattr(posterior, "dtype", torch.float32)
         self.can_leak = bool(posterior.can_leak)
+        self.has_own_points = self.kind == "classifier" and hasattr(posterior, "ratio_of")
         stack = getattr(posterior, "stack", {})
         if "x_loc" in stack and "x_scale" in stack:
             loc, scale = stack["x_loc"][0].cpu(), stack["x_scale"][0].cpu()

@@ -31,7 +31,7 @@ EVALUATION_BYTES = 8192
 #: Evaluations in one call on a CPU: as many as leave a network's activations in its cache.
 AT_ONCE = 1 << 13
 #: The cells of one posterior take as much memory as this many evaluations.
-CELLS_AS_POINTS = 256
+CELLS_AS_POINTS = 512
 #: What an observation is taken to need beyond its own size while it is embedded (channels of a convolution).
 EMBEDDING_FACTOR = 64
 #: The default memory bound, in bytes, at most.
@@ -94,6 +94,7 @@ def diagnose(
         computed and why.
 
     Example:
+        >>> _ = torch.manual_seed(0)
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
         >>> def posterior(x):  # x = θ + N(0, 1): the exact posterior is N(x/2, 1/2)
         ...     return torch.distributions.MultivariateNormal(x / 2, torch.eye(2) / 2)
@@ -220,11 +221,12 @@ def _warn_about_numbers(
     if broken:
         notes.append(f"log densities of {', '.join(broken)} are NaN for some pairs, and so is what depends on them")
         warnings.warn(notes[-1] + "; the network has probably diverged in training", stacklevel=3)
-    thin = (found["effective"] < TRUSTED_POINTS).mean()
+    judged = np.isfinite(found["rank"]).all(-1)
+    thin = (found["effective"][judged] < TRUSTED_POINTS).mean(-1).max(initial=0.0)
     if thin > 0.1 and samples >= 5 * TRUSTED_POINTS:
         notes.append(
-            f"{100 * thin:.0f}% of the ranks rest on fewer than {TRUSTED_POINTS} effective points: they remain uniform "
-            "under calibration but see little else; more samples would help"
+            f"up to {100 * thin:.0f}% of a member's ranks rest on fewer than {TRUSTED_POINTS} effective points: they "
+            "remain uniform under calibration but see little else; more samples would help"
         )
         warnings.warn(notes[-1], stacklevel=3)
 

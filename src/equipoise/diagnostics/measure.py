@@ -42,7 +42,7 @@ CELLS_UP_TO = 3
 #: From this many samples on, a classifier of one or two parameters is interpolated: it takes about 2,000 evaluations.
 CELLS_FROM = 512
 #: Where the mean error of an interpolated log density is larger than this, proposals take over.
-UNRESOLVED = 0.5
+UNRESOLVED = 1.0
 #: Densities that agree to this much are tied, where one of them is interpolated.
 TIED = 1e-5
 
@@ -116,7 +116,7 @@ def measure(
     if on_cells(surrogate, samples, recipe, mixture):
         alone = _from_cells(surrogate, batch, samples, generator, limit)
         return Measured(*(torch.cat([value, value]) for value in alone)) if mixture else alone
-    if not mixture and not strict and isinstance(surrogate, Ours) and surrogate.kind == "classifier":
+    if not mixture and not strict and isinstance(surrogate, Ours) and surrogate.has_own_points:
         return _apart(surrogate, batch, samples, generator, limit)
     way = _from_proposals if surrogate.kind == "classifier" else _from_draws
     found = way(surrogate, batch, samples, strict, generator, limit, mixture)
@@ -130,7 +130,8 @@ def measure(
 def on_cells(s: Surrogate, samples: int, recipe: str, mixture: bool) -> bool:
     """Whether a surrogate is interpolated on cells."""
     fits = s.kind == "classifier" and s.prior is not None and s.prior.dim <= 2 and s.prior.has_normal_map
-    return fits and samples >= CELLS_FROM and recipe != "released" and (s.n_members == 1 or not mixture)
+    alone = s.n_members == 1 or (not mixture and s.has_own_points)
+    return fits and samples >= CELLS_FROM and recipe != "released" and alone
 
 
 def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limit: int) -> Measured:
@@ -144,6 +145,7 @@ def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limi
     density = cells.log_ratio + s.log_prior(theta)
     # A constant interpolates to itself only up to rounding.
     near = (density - truth.unsqueeze(1)).abs() <= TIED * (1 + truth.abs().unsqueeze(1))
+    near = near & truth.isfinite().unsqueeze(1)
     density = torch.where(near, truth.unsqueeze(1), density)
     beside = torch.full_like(truth, -math.inf)
     points = Points(theta, density, truth, cells.log_normalizer, cells.log_mass, beside)

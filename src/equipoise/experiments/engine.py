@@ -308,6 +308,12 @@ def _batch_system(file: Path, execution: Execution, stacks: int) -> Any:
     defaults: dict[str, Any] = {"cores": 1, "processes": 1, "memory": "4GB"}
     if "job_cpu" in known:
         defaults["job_cpu"] = execution.threads
+    # The batch system watches over memory. Dask's own watch would pause a worker for good, for memory that torch holds.
+    if "job_script_prologue" in known:
+        unwatched = [
+            f"export DASK_DISTRIBUTED__WORKER__MEMORY__{w}=False" for w in ("PAUSE", "TERMINATE", "SPILL", "TARGET")
+        ]
+        options["job_script_prologue"] = [*unwatched, *(options.get("job_script_prologue") or [])]
     cluster = kind(**defaults | options)
     count = min(int(jobs), max(1, stacks))
     cluster.adapt(minimum_jobs=count, maximum_jobs=count)  # jobs that end at their time limit are replaced

@@ -110,7 +110,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         Outputs with shape `(M, *, O)`.
     """
     rows = x.flatten(1, -2)
-    if len(rows) == 1 and not torch.is_grad_enabled():
+    if len(rows) == len(weight) == 1 and not torch.is_grad_enabled():
         # A batched product would be slower, and start from a copy of the bias to every row.
         one = rows[0], weight[0].mT
         out = (torch.mm(*one) if bias is None else torch.addmm(bias[0], *one)).unsqueeze(0)

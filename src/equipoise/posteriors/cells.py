@@ -10,12 +10,12 @@ at 4 × 4 Chebyshev points; it is read at the centres of 8 × 8 cells. Interpola
 posterior exact at any resolution, apart from the sum over cells.
 
 Where the posterior is narrow, patches must be small. The error of a patch is judged by the polynomial's last
-coefficients, which are of the order of what was left out, by the square of the step of h from cell to cell, and by
-what the second precaution below takes away. In each round the 16 patches with the largest mass times error (their own
-mass, or what a neighbour's density at their border suggests) are cut in half along each axis and evaluated anew.
-There is one round for everyone, and up to four more while the mean error of the posterior's mass exceeds `ERROR`:
-2,048 evaluations, a twentieth of a 200 × 200 grid, and 1,024 for each round that a narrow posterior needs. At most
-`MOST` patches are kept, those with the most mass.
+coefficients, which are of the order of what was left out, by how far the patch it was cut from was off at its points,
+by the square of the step of h from cell to cell, and by what the second precaution below takes away. In each round
+the 16 patches with the largest mass times error (their own mass, or what a neighbour's density at their border
+suggests) are cut in half along each axis and evaluated anew. There is one round for everyone, and up to seven more
+while the mean error of the posterior's mass exceeds `ERROR`: 2,048 evaluations, a twentieth of a 200 × 200 grid, and
+1,024 for each round that a narrow posterior needs. At most `MOST` patches are kept, those with the most mass.
 
 Two precautions keep a polynomial honest where h falls by hundreds between its points. Values more than `DEPTH` below
 the largest of their patch are raised to that level, where there is no mass either way. And the polynomial may exceed
@@ -41,7 +41,9 @@ SIDE = {1: 64, 2: 8}
 #: Evaluations along each axis of a patch, and cells along each axis, by the number of dimensions.
 NODES, FINE = 4, {1: 128, 2: 8}
 #: Patches that are cut in a round, how many rounds there are at most, and how many patches.
-CUT, ROUNDS, MOST = 16, 5, 256
+CUT, ROUNDS, MOST = 16, 8, 256
+#: How many times better a polynomial is taken to be than the one on twice the patch.
+GAIN = 8.0
 #: What share of the mass may be lost when patches make room.
 LOST = 1e-4
 #: A further round where the mean error of the posterior's mass is larger than this, by the number of dimensions.
@@ -70,7 +72,8 @@ class Cells:
         log_ratio: h at the centres, interpolated, with shape `(M, G, B)`.
         log_mass: h plus the logarithm of the prior mass; -inf for a cell that was cut. Shape `(M, G, B)`.
         error: about how wrong h is, averaged over the posterior's mass, with shape `(M, B)`. It is large where a
-            posterior is thinner than the smallest patches, as a ridge can be.
+            posterior is thinner than the smallest patches, as a ridge can be; a peak that no evaluation comes near (a
+            core of 0.003 on a flat floor, say) leaves no trace in it.
     """
 
     u: Tensor
@@ -93,6 +96,12 @@ class Patches(NamedTuple):
     width: Tensor
     #: h at the Chebyshev points, with shape `(M, L, NODES^D, B)`.
     height: Tensor
+    #: How far the polynomial of the patch that this one was cut from was off at these points, with shape `(M, L, B)`.
+    surprise: Tensor
+
+
+#: Where observations are in each part of `Patches`.
+AXES = (2, 2, 3, 2)
 
 
 def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
@@ -109,8 +118,9 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
     width = like.new_full(corner.shape[:-1], 1 / side)
     height = _evaluated(ratio, prior, corner, width)
     members, _, _, batch = height.shape
-    patches = Patches(corner.expand(members, -1, batch, -1), width.expand(members, -1, batch), height)
-    columns = torch.arange(batch, device=like.device)
+    width = width.expand(members, -1, batch)
+    patches = Patches(corner.expand(members, -1, batch, -1), width, height, torch.zeros_like(width))
+    go = torch.ones(members, batch, dtype=torch.bool, device=like.device)
     for done in range(ROUNDS):
         found = _interpolated(patches, dim)
         log_mass = found.log_mass.logsumexp(2)
@@ -118,13 +128,14 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
         if done > 0:
             share = log_mass.softmax(1)
             # The lightest patches make room for new ones, unless they count.
-            room = share.topk(min(MOST - CUT * 2**dim, share.shape[1]), dim=1).values.sum(1) > 1 - LOST
+            left = min(MOST - CUT * (2**dim - 1), share.shape[1])
+            room = share.topk(left, dim=1).values.sum(1) > 1 - LOST
             doubt = ((log_most - log_mass.logsumexp(1, keepdim=True)).exp() * found.error).sum(1)
-            columns = ((doubt > ERROR[dim]) & room).any(0).nonzero().squeeze(1)
-            if len(columns) == 0:
+            go = (doubt > ERROR[dim]) & room
+            if not bool(go.any()):
                 break
         score = log_most + found.error.clamp_min(1e-9).log()
-        patches = _cut(patches, log_mass[:, :, columns], score[:, :, columns], columns, ratio, prior)
+        patches = _cut(patches, log_mass, score, go, ratio, prior)
     found = _interpolated(patches, dim)
     offsets = _rule(dim, like.dtype, like.device).centres
     u = patches.corner.unsqueeze(2) + offsets.view(1, 1, -1, 1, dim) * patches.width[:, :, None, :, None]
@@ -145,6 +156,8 @@ class Rule(NamedTuple):
     #: From values at the points to the coefficients of those products of Chebyshev polynomials in which one is of the
     #: highest degree.
     last: Tensor
+    #: From values at the points to those at the points of the patch's halves, quarters in two dimensions.
+    halve: Tensor
 
 
 @cache
@@ -152,19 +165,25 @@ def _rule(dim: int, dtype: torch.dtype, device: torch.device) -> Rule:
     degrees = torch.arange(NODES, dtype=torch.float64)
     angles = (2 * degrees + 1) * math.pi / (2 * NODES)
     nodes, centres = 0.5 - 0.5 * angles.cos(), (torch.arange(FINE[dim], dtype=torch.float64) + 0.5) / FINE[dim]
-    matrix = torch.ones(FINE[dim], NODES, dtype=torch.float64)
-    for i in range(NODES):
-        for j in range(NODES):
-            if j != i:
-                matrix[:, i] *= (centres - nodes[j]) / (nodes[i] - nodes[j])
+
+    def lagrange(at: Tensor) -> Tensor:
+        matrix = torch.ones(len(at), NODES, dtype=torch.float64)
+        for i in range(NODES):
+            for j in range(NODES):
+                if j != i:
+                    matrix[:, i] *= (at - nodes[j]) / (nodes[i] - nodes[j])
+        return matrix
+
+    matrix, halve = lagrange(centres), [lagrange(nodes / 2), lagrange((nodes + 1) / 2)]
     analysis = 2 / NODES * torch.cos(degrees.unsqueeze(1) * angles)
     analysis[0] /= 2
     high = degrees == NODES - 1
     if dim == 2:
         matrix, analysis = torch.kron(matrix, matrix), torch.kron(analysis, analysis)
+        halve = [torch.kron(a, b) for a in halve for b in halve]
         high = (high.unsqueeze(1) | high).flatten()
     points = [torch.cartesian_prod(*[ticks] * dim).reshape(-1, dim) for ticks in (nodes, centres)]
-    return Rule(*(t.to(device, dtype) for t in (*points, matrix, analysis[high])))
+    return Rule(*(t.to(device, dtype) for t in (*points, matrix, analysis[high], torch.cat(halve))))
 
 
 def _evaluated(ratio: Ratio, prior: Prior, corner: Tensor, width: Tensor, columns: Tensor | None = None) -> Tensor:
@@ -185,15 +204,21 @@ class Interpolated(NamedTuple):
     error: Tensor
 
 
+def _bounded(height: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Polynomials read off by a matrix, with shape `(M, L, ·, B)`, within their bounds; and by how much they exceed
+    them at most, with shape `(M, L, B)`."""
+    top = height.amax(2, keepdim=True)
+    values = matrix @ torch.maximum(height, top - DEPTH)
+    most = top + ABOVE
+    return torch.minimum(values, most), (values.amax(2) - most.squeeze(2)).clamp_min(0)
+
+
 def _interpolated(patches: Patches, dim: int) -> Interpolated:
     height = torch.maximum(patches.height, patches.height.amax(2, keepdim=True) - DEPTH)
     rule = _rule(dim, height.dtype, height.device)
-    most = height.amax(2, keepdim=True) + ABOVE
-    values = rule.interpolate @ height
+    values, cut_off = _bounded(patches.height, rule.interpolate)
     step = (height.amax(2) - height.amin(2)) / (2 * FINE[dim])
-    cut_off = (values.amax(2) - most.squeeze(2)).clamp_min(0)
-    error = (rule.last @ height).abs().sum(2) + step.square() + cut_off
-    values = torch.minimum(values, most)
+    error = (rule.last @ height).abs().sum(2) + step.square() + cut_off + patches.surprise / GAIN
     return Interpolated(values, values + dim * (patches.width / FINE[dim]).log().unsqueeze(2), error)
 
 
@@ -228,34 +253,64 @@ def _across(patches: Patches, found: Interpolated, log_mass: Tensor, dim: int) -
     return most
 
 
-def _cut(patches: Patches, log_mass: Tensor, score: Tensor, columns: Tensor, ratio: Ratio, prior: Prior) -> Patches:
-    """Cut the worst patches of the observations `columns`; the others get patches of width 0, without mass."""
+def _cut(patches: Patches, log_mass: Tensor, score: Tensor, go: Tensor, ratio: Ratio, prior: Prior) -> Patches:
+    """Cut the worst patches of the members and observations `go`, with shape `(M, B)`.
+
+    The others stay as they are, whatever their neighbours do, and get patches of width 0 to make shapes equal.
+    """
     dim, (_, count, batch) = prior.dim, patches.width.shape
+    columns = go.any(0).nonzero().squeeze(1)
+    everyone = bool(go.all())
+    old = Patches(*(part.index_select(axis, columns) for part, axis in zip(patches, AXES, strict=True)))
+    log_mass, score = log_mass[:, :, columns], score[:, :, columns]
     chosen = score.topk(CUT, dim=1).indices
-    old = Patches(*(part.index_select(axis, columns) for part, axis in zip(patches, (2, 2, 3), strict=True)))
-    width = old.width.gather(1, chosen) / 2
-    corner = old.corner.gather(1, chosen.unsqueeze(-1).expand(-1, -1, -1, dim))
-    halves = torch.cartesian_prod(*[torch.arange(2, device=width.device)] * dim).reshape(1, 1, -1, 1, dim).to(width)
-    corner = (corner.unsqueeze(2) + halves * width[:, :, None, :, None]).flatten(1, 2)
-    width = width.repeat_interleave(2**dim, 1)
+    parent = _taken(old, chosen)
+    pieces = 2**dim
+    halves = torch.cartesian_prod(*[torch.arange(2, device=score.device)] * dim).reshape(1, 1, -1, 1, dim).to(score)
+    width = parent.width / 2
+    corner = (parent.corner.unsqueeze(2) + halves * width[:, :, None, :, None]).flatten(1, 2)
+    width = width.repeat_interleave(pieces, 1)
     height = _evaluated(ratio, prior, corner, width, None if len(columns) == batch else columns)
+    new = Patches(corner, width, height, _surprise(parent, height, dim))
 
     # Those that were cut go, and the lightest where there are too many.
-    size = min(count - CUT + width.shape[1], MOST) if len(columns) == batch else min(count + width.shape[1], MOST)
-    kept = log_mass.scatter(1, chosen, -math.inf).topk(size - width.shape[1], dim=1).indices
-    alive = log_mass.scatter(1, chosen, -math.inf).gather(1, kept) > -math.inf
-    fresh = Patches(
-        torch.cat([old.corner.gather(1, kept.unsqueeze(-1).expand(-1, -1, -1, dim)), corner], 1),
-        torch.cat([torch.where(alive, old.width.gather(1, kept), 0.0), width], 1),
-        torch.cat([old.height.gather(1, kept.unsqueeze(2).expand(-1, -1, height.shape[2], -1)), height], 1),
-    )
-    if len(columns) == batch:
+    added = CUT * pieces
+    size = min(count + added - (CUT if everyone else 0), MOST)
+    left = log_mass.scatter(1, chosen, -math.inf)
+    kept = left.topk(size - added, dim=1).indices
+    stay = _taken(old, kept)
+    stay = stay._replace(width=torch.where(left.gather(1, kept) > -math.inf, stay.width, 0.0))
+    fresh = Patches(*(torch.cat(both, 1) for both in zip(stay, new, strict=True)))
+    if everyone:
         return fresh
-    whole = [
-        torch.cat([part, part.new_full((len(part), size - count, *part.shape[2:]), fill)], 1)
-        for part, fill in zip(patches, (0.0, 0.0, -1e30), strict=True)
-    ]
-    return Patches(*(w.index_copy(a, columns, f) for w, f, a in zip(whole, fresh, (2, 2, 3), strict=True)))
+    filled = []
+    for part, change, axis, fill in zip(patches, fresh, AXES, (0.0, 0.0, -1e30, 0.0), strict=True):
+        pad = part.new_full((len(part), size - count, *part.shape[2:]), fill)
+        whole = torch.cat([part, pad], 1)
+        here = go[:, columns].reshape(len(part), *[1] * (axis - 1), len(columns), *[1] * (part.ndim - axis - 1))
+        before = whole.index_select(axis, columns)
+        filled.append(whole.index_copy(axis, columns, torch.where(here, change, before)))
+    return Patches(*filled)
+
+
+def _taken(patches: Patches, which: Tensor) -> Patches:
+    """The patches `which`, with shape `(M, L', B)`."""
+    return Patches(
+        patches.corner.gather(1, which.unsqueeze(-1).expand(-1, -1, -1, patches.corner.shape[-1])),
+        patches.width.gather(1, which),
+        patches.height.gather(1, which.unsqueeze(2).expand(-1, -1, patches.height.shape[2], -1)),
+        patches.surprise.gather(1, which),
+    )
+
+
+def _surprise(parent: Patches, height: Tensor, dim: int) -> Tensor:
+    """How far the parents' polynomials were off at the points of their children, with shape `(M, children, B)`."""
+    rule = _rule(dim, height.dtype, height.device)
+    values, _ = _bounded(parent.height, rule.halve)
+    actual = height.unflatten(1, (parent.width.shape[1], -1)).flatten(2, 3)
+    floor = torch.maximum(actual.amax(2, keepdim=True), parent.height.amax(2, keepdim=True)) - DEPTH
+    off = (torch.maximum(values, floor) - torch.maximum(actual, floor)).abs()
+    return off.unflatten(2, (2**dim, -1)).amax(3).flatten(1, 2)
 
 
 def sample_cells(

@@ -41,6 +41,8 @@ INSIDE_POINTS = 1 << 10
 #: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the
 #: support.
 ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
+#: Where the mean error of an interpolated log density is larger than this, sequential Monte Carlo takes over.
+UNRESOLVED = 1.0
 #: A normaliser from prior draws is trusted down to this effective sample size.
 TRUSTED_ESS = 200.0
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
@@ -123,14 +125,15 @@ class Posterior:
         import xarray as xr
 
         first = posteriors[0]
-        if any(p.network.spec() != first.network.spec() for p in posteriors[1:]):
-            raise ValueError("only posteriors with the same network can be joined")
+        same = [(p.network.spec(), repr(p.prior)) for p in posteriors]
+        if any(other != same[0] for other in same[1:]):
+            raise ValueError("only posteriors with the same network and prior can be joined")
         if len(posteriors) == 1:
             return first
         stack = {name: torch.cat([p.stack[name] for p in posteriors]) for name in first.stack}
         histories = [p.history for p in posteriors if p.history is not None]
         history = None
-        if histories:
+        if len(histories) == len(posteriors):
             history = xr.concat(histories, "member", join="outer", data_vars="all", combine_attrs="override")
             names = [str(m) for m in range(history.sizes["member"])]
             history = history.assign_coords(member=names).transpose("epoch", "member", ...)
@@ -294,7 +297,8 @@ class Posterior:
         for lo in range(0, batch, chunk):
             t, piece = theta[:, lo : lo + chunk], x[lo : lo + chunk]
             height = max(1, self._at_once() // (self.n_members * t.shape[1]))
-            parts.append(torch.cat([self.log_ratios(s, piece) for s in t.split(height)], 1))
+            features = self.features(piece)
+            parts.append(torch.cat([self.log_ratios(s, piece, features=features) for s in t.split(height)], 1))
         return torch.cat(parts, 2) if parts else theta.new_zeros(self.n_members, rows, 0)
 
     def _anchor(self) -> Tensor:
@@ -304,7 +308,13 @@ class Posterior:
     def _log_z(self, x: Tensor) -> Tensor:
         """log Z(x) of each member of a classifier, with shape `(M, B)`."""
         if self.prior.dim <= 2 and self.prior.has_normal_map:
-            return self.cells(x).log_normalizer
+            cells = self.cells(x)
+            thin = ~(cells.error <= UNRESOLVED)
+            log_z, columns = cells.log_normalizer, thin.any(0).nonzero().squeeze(1)
+            if len(columns) > 0:
+                found = self._tempered(1024, x[columns], seed=0).log_normalizer
+                log_z = log_z.index_copy(1, columns, torch.where(thin[:, columns], found, log_z[:, columns]))
+            return log_z
         points = prior_points(self.prior, POINTS, self._like())
         h = self.log_ratios(points.unsqueeze(1), x)
         log_z = torch.logsumexp(h, 1) - math.log(POINTS)
@@ -416,9 +426,14 @@ class Posterior:
             size = max(1, self._chunk() // (1 << 13))
             for piece in x.split(size):
                 ratio = self.ratio_of(piece)
-                theta, acceptance = sample_cells(
-                    make_cells(ratio, self.prior, self._like()), ratio, self.prior, n, generator
-                )
+                cells = make_cells(ratio, self.prior, self._like())
+                theta, acceptance = sample_cells(cells, ratio, self.prior, n, generator)
+                columns = (~(cells.error[0] <= UNRESOLVED)).nonzero().squeeze(1)
+                if len(columns) > 0:
+                    found = self._tempered(max(1024, n), piece[columns], seed)
+                    keep = torch.randperm(found.theta.shape[1], generator=generator, device=self.device)[:n]
+                    theta = theta.index_copy(2, columns, found.theta[:, keep])
+                    acceptance = acceptance.index_fill(1, columns, 1.0)
                 parts.append(theta[0])
                 accepted = min(accepted, float(acceptance.min()))
             return torch.cat(parts, 1), {"sampler": "cells and Metropolis", "acceptance": accepted}
