@@ -1,10 +1,21 @@
-"""What pytest leaves alone: kernels that cannot be imported without Triton."""
+"""For all tests: the same random numbers whatever ran before, and nothing that cannot be imported without Triton."""
 
 from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
+import pytest
+import torch
+
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
     print("triton is not installed: the doctests of networks/fused.py and networks/kernels.py are not collected")
     collect_ignore = ["src/equipoise/networks/fused.py", "src/equipoise/networks/kernels.py"]
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """A test that draws from a global generator must not depend on the tests before it."""
+    torch.manual_seed(2023)
+    np.random.seed(2023)

@@ -94,7 +94,6 @@ def diagnose(
         computed and why.
 
     Example:
-        >>> _ = torch.manual_seed(0)
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
         >>> def posterior(x):  # x = θ + N(0, 1): the exact posterior is N(x/2, 1/2)
         ...     return torch.distributions.MultivariateNormal(x / 2, torch.eye(2) / 2)
