@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,4 +17,3 @@ if importlib.util.find_spec("triton") is None:
 def fixed_seeds() -> None:
     """A test that draws from a global generator must not depend on the tests before it."""
     torch.manual_seed(2023)
-    np.random.seed(2023)
