@@ -28,28 +28,12 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from equipoise.report.results import METHODS as LABELS
+from equipoise.report.results import TASKS
+
 HERE = Path(__file__).parent
 #: The results that are drawn and tabulated, by the name of their grid.
 FILES = ("paper", "released", "ablation", "start", "artefact")
-TASKS = {
-    "slcp": "SLCP",
-    "weinberg": "Weinberg",
-    "two_moons": "Two Moons",
-    "spatial_sir": "Spatial SIR",
-    "lotka_volterra": "Lotka-Volterra",
-}
-LABELS = {
-    "nre": "NRE",
-    "bnre": "BNRE",
-    "nre_c": "NRE-C",
-    "bnre_c": "BNRE-C",
-    "npe": "NPE",
-    "bnpe": "BNPE",
-    "rnpe": "RNPE",
-    "brnpe": "BRNPE",
-    "bnpe_init": "BNPE Init",
-    "brnpe_init": "BRNPE Init",
-}
 #: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.
 DRAWN_AS = {"bnpe": "brnpe", "bnpe_init": "brnpe_init"}
 

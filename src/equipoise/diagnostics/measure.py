@@ -41,8 +41,6 @@ RELEASED_BINS = 100
 CELLS_UP_TO = 3
 #: From this many samples on, a classifier of one or two parameters is interpolated: it takes about 2,000 evaluations.
 CELLS_FROM = 512
-#: Where the mean error of an interpolated log density is larger than this, proposals take over.
-UNRESOLVED = 1.0
 #: Densities that agree to this much are tied, where one of them is interpolated.
 TIED = 1e-5
 
@@ -151,7 +149,7 @@ def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limi
     points = Points(theta, density, truth, cells.log_normalizer, cells.log_mass, beside)
     ratios, no_leak = Ratios(values[:, 0], values[:, 1]), torch.zeros_like(truth)
     found = _measured(points, b, False, generator, truth, ratios, no_leak)
-    thin = ~(cells.error <= UNRESOLVED)
+    thin = cells.thin
     rows = thin.any(0).nonzero().squeeze(1)
     if len(rows) == 0:
         return found

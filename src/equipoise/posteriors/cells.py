@@ -48,6 +48,8 @@ GAIN = 8.0
 LOST = 1e-4
 #: A further round where the mean error of the posterior's mass is larger than this, by the number of dimensions.
 ERROR = {1: 0.01, 2: 0.1}
+#: Where the mean error is larger than this, cells are not to be used.
+UNRESOLVED = 1.0
 #: How far below its maximum h still matters.
 DEPTH = 15.0
 #: By how much a polynomial may exceed the largest of its points.
@@ -87,6 +89,11 @@ class Cells:
         """log Z(x), with shape `(M, B)`."""
         return torch.logsumexp(self.log_mass, 1)
 
+    @property
+    def thin(self) -> Tensor:
+        """Which posteriors are too thin to be trusted to cells, with shape `(M, B)`."""
+        return ~(self.error <= UNRESOLVED)
+
 
 class Patches(NamedTuple):
     """Patches of the unit cube for each member and observation."""
@@ -121,8 +128,10 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
     width = width.expand(members, -1, batch)
     patches = Patches(corner.expand(members, -1, batch, -1), width, height, torch.zeros_like(width))
     go = torch.ones(members, batch, dtype=torch.bool, device=like.device)
-    for done in range(ROUNDS):
+    for done in range(ROUNDS + 1):
         found = _interpolated(patches, dim)
+        if done == ROUNDS:
+            break
         log_mass = found.log_mass.logsumexp(2)
         log_most = torch.maximum(log_mass, _across(patches, found, log_mass, dim))
         if done > 0:
@@ -136,7 +145,6 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
                 break
         score = log_most + found.error.clamp_min(1e-9).log()
         patches = _cut(patches, log_mass, score, go, ratio, prior)
-    found = _interpolated(patches, dim)
     offsets = _rule(dim, like.dtype, like.device).centres
     u = patches.corner.unsqueeze(2) + offsets.view(1, 1, -1, 1, dim) * patches.width[:, :, None, :, None]
     width = (patches.width / FINE[dim]).unsqueeze(2).expand(found.log_ratio.shape)
@@ -204,19 +212,22 @@ class Interpolated(NamedTuple):
     error: Tensor
 
 
+def _raised(height: Tensor) -> Tensor:
+    """Heights with what is too far below the largest of their patch raised to that level."""
+    return torch.maximum(height, height.amax(2, keepdim=True) - DEPTH)
+
+
 def _bounded(height: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Polynomials read off by a matrix, with shape `(M, L, ·, B)`, within their bounds; and by how much they exceed
-    them at most, with shape `(M, L, B)`."""
-    top = height.amax(2, keepdim=True)
-    values = matrix @ torch.maximum(height, top - DEPTH)
-    most = top + ABOVE
+    """Polynomials through raised heights, read off by a matrix, with shape `(M, L, ·, B)`, within their bounds; and by
+    how much they exceed them at most, with shape `(M, L, B)`."""
+    values, most = matrix @ height, height.amax(2, keepdim=True) + ABOVE
     return torch.minimum(values, most), (values.amax(2) - most.squeeze(2)).clamp_min(0)
 
 
 def _interpolated(patches: Patches, dim: int) -> Interpolated:
-    height = torch.maximum(patches.height, patches.height.amax(2, keepdim=True) - DEPTH)
+    height = _raised(patches.height)
     rule = _rule(dim, height.dtype, height.device)
-    values, cut_off = _bounded(patches.height, rule.interpolate)
+    values, cut_off = _bounded(height, rule.interpolate)
     step = (height.amax(2) - height.amin(2)) / (2 * FINE[dim])
     error = (rule.last @ height).abs().sum(2) + step.square() + cut_off + patches.surprise / GAIN
     return Interpolated(values, values + dim * (patches.width / FINE[dim]).log().unsqueeze(2), error)
@@ -306,7 +317,7 @@ def _taken(patches: Patches, which: Tensor) -> Patches:
 def _surprise(parent: Patches, height: Tensor, dim: int) -> Tensor:
     """How far the parents' polynomials were off at the points of their children, with shape `(M, children, B)`."""
     rule = _rule(dim, height.dtype, height.device)
-    values, _ = _bounded(parent.height, rule.halve)
+    values, _ = _bounded(_raised(parent.height), rule.halve)
     actual = height.unflatten(1, (parent.width.shape[1], -1)).flatten(2, 3)
     floor = torch.maximum(actual.amax(2, keepdim=True), parent.height.amax(2, keepdim=True)) - DEPTH
     off = (torch.maximum(values, floor) - torch.maximum(actual, floor)).abs()

@@ -41,8 +41,6 @@ INSIDE_POINTS = 1 << 10
 #: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the
 #: support.
 ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
-#: Where the mean error of an interpolated log density is larger than this, sequential Monte Carlo takes over.
-UNRESOLVED = 1.0
 #: A normaliser from prior draws is trusted down to this effective sample size.
 TRUSTED_ESS = 200.0
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
@@ -309,7 +307,7 @@ class Posterior:
         """log Z(x) of each member of a classifier, with shape `(M, B)`."""
         if self.prior.dim <= 2 and self.prior.has_normal_map:
             cells = self.cells(x)
-            thin = ~(cells.error <= UNRESOLVED)
+            thin = cells.thin
             log_z, columns = cells.log_normalizer, thin.any(0).nonzero().squeeze(1)
             if len(columns) > 0:
                 found = self._tempered(1024, x[columns], seed=0).log_normalizer
@@ -428,7 +426,7 @@ class Posterior:
                 ratio = self.ratio_of(piece)
                 cells = make_cells(ratio, self.prior, self._like())
                 theta, acceptance = sample_cells(cells, ratio, self.prior, n, generator)
-                columns = (~(cells.error[0] <= UNRESOLVED)).nonzero().squeeze(1)
+                columns = cells.thin[0].nonzero().squeeze(1)
                 if len(columns) > 0:
                     found = self._tempered(max(1024, n), piece[columns], seed)
                     keep = torch.randperm(found.theta.shape[1], generator=generator, device=self.device)[:n]
