@@ -19,6 +19,7 @@ Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 MEANINGS = {
     "members": "networks that were trained together",
     "steps": "steps of all members together; members that converged took no more",
+    "began": "when it began, in seconds since the epoch: stacks of several processes may share a GPU",
     "train_seconds": "simulating and training",
     "diagnose_seconds": "judging",
     "seconds": "all of it, pictures included",
@@ -50,7 +51,9 @@ def _row(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
     words = {
         name: str(header.get(name, "")) for name in ("label", "network", "device", "hardware", "torch", "equipoise")
     }
-    numbers = {n: float(header.get(n, np.nan)) for n in ("train_seconds", "diagnose_seconds", "seconds", "cost")}
+    numbers = {
+        n: float(header.get(n, np.nan)) for n in ("began", "train_seconds", "diagnose_seconds", "seconds", "cost")
+    }
     steps = arrays["steps"] if "steps" in arrays else np.array(np.nan)
     return {
         "task": cells[0]["task"],

@@ -50,7 +50,7 @@ def compute_stack(
         threads: of the CPU; results are equal to the last bit only for equal numbers of them.
         checkpoint: whether an interrupted training goes on where it was.
     """
-    started = time.monotonic()
+    began, started = time.time(), time.monotonic()
     with _threads(threads), _watched(stack, folder) as warned:
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
@@ -64,7 +64,7 @@ def compute_stack(
         header, arrays = record(stack, task, posteriors, judged, notes)
         header |= {"threads": threads, "device": device_kind(device), "cost": cost(stack, device_kind(device)).seconds}
         header |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
-        header |= {"seconds": time.monotonic() - started}
+        header |= {"began": began, "seconds": time.monotonic() - started}
         folder.write_stack(stack.identity, header, arrays | pictures)
 
 
