@@ -22,7 +22,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .version import __version__
 
 # Where each public name lives. The root imports nothing by itself, so that `equipoise.plots` works without torch.
 _HOME = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["diagnose"]
 
 import warnings
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 from equipoise.networks import matmul_precision
 from equipoise.progress import Progress
 from equipoise.randomness import generator
+from equipoise.version import __version__
 
 from .adapters import Foreign, Surrogate, as_surrogate
 from .bands import Array
@@ -128,7 +128,7 @@ def diagnose(
         alpha=alpha,
         seed=seed,
         surrogate=type(posterior).__name__,
-        equipoise=version("equipoise"),
+        equipoise=__version__,
         torch=str(torch.__version__),
         notes="\n".join(notes),
     )

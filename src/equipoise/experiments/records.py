@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from equipoise import __version__
 from equipoise.posteriors import Posterior
 from equipoise.tasks import Task
+from equipoise.version import __version__
 
 from .cells import NUMERICS, Stack
 

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from equipoise import __version__
 from equipoise.diagnostics import judge_cells
+from equipoise.version import __version__
 
 from .cells import NUMERICS, cells_of
 from .entries import GridError

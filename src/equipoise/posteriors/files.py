@@ -21,6 +21,7 @@ from torch import nn
 
 from equipoise.networks import network_from_spec
 from equipoise.priors import as_prior, prior_from_spec
+from equipoise.version import __version__
 
 from .posterior import Posterior
 
@@ -48,7 +49,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
     os.replace(temporary, weights)
     description = {
         "format": FORMAT,
-        "equipoise": _version(),
+        "equipoise": __version__,
         "members": posterior.n_members,
         "weights_bytes": size,
         "network": posterior.network.spec(),
@@ -134,12 +135,3 @@ def _history(description: dict[str, Any], arrays: dict[str, torch.Tensor]) -> xr
     return data.assign_coords(
         {d: [str(m) for m in range(s)] if d == "member" else range(s) for d, s in data.sizes.items()}
     )
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("equipoise")
-    except PackageNotFoundError:
-        return "unknown"
