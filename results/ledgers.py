@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["cost", "state"]
+__all__ = ["cost", "device_seconds", "state"]
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import xarray as xr
 
 from reading import FILES, Missing, Results, opened
 from words import options_of, table
@@ -30,33 +32,45 @@ def cost(folder: Path) -> str:
             continue
         ds = results.ds
         hardware |= set(map(str, ds["ledger_hardware"].values))
-        devices = set(map(str, ds["ledger_device"].values))
-        totals = np.zeros(3)
-        for network in ("classifier", "flow"):
-            mine = ds["ledger_network"].values == network
-            if not mine.any():
-                continue
-            trained, judged, whole = (
-                float(ds[f"ledger_{n}"].values[mine].sum()) for n in ("train_seconds", "diagnose_seconds", "seconds")
-            )
-            loop = _loop_seconds(results, network)
-            totals += trained, whole, loop
+        busy = device_seconds(ds)
+        there = [n for n in ("classifier", "flow") if (ds["ledger_network"].values == n).any()]
+        parts = {f"{n}s": [n] for n in there} | ({"all": there} if len(there) > 1 else {})
+        for words, networks in parts.items():
+            mine = np.isin(ds["ledger_network"].values, networks)
+            trained, judged = (float(ds[f"ledger_{n}_seconds"].values[mine].sum()) for n in ("train", "diagnose"))
             members = int(ds["ledger_members"].values[mine].sum())
             steps = float(ds["ledger_steps"].values[mine].sum())
-            row = [f"`{name}`, {network}s", f"{int(mine.sum())}", f"{members:,}", f"{steps / 1e6:.2f}"]
-            rows.append([*row, *(f"{v:,.0f}" for v in (trained, judged, whole)), *_compared(loop, trained, devices)])
-        if len(set(ds["ledger_network"].values)) > 1:
-            row = [f"`{name}`, all", f"{ds.sizes['ledger']}", "", "", f"{totals[0]:,.0f}", "", f"{totals[1]:,.0f}"]
-            rows.append([f"**{cell}**" if cell else "" for cell in (*row, *_compared(totals[2], totals[0], devices))])
+            loop = sum(_loop_seconds(results, n) for n in networks)
+            row = [f"`{name}`, {words}", f"{int(mine.sum())}", f"{members:,}", f"{steps / 1e6:.2f}"]
+            row += [f"{trained:,.0f}", f"{judged:,.0f}", *_compared(loop, busy[mine].sum())]
+            rows.append([f"**{cell}**" for cell in row] if words == "all" else row)
     if not rows:
         raise Missing("none of the results are there")
-    head = ["", "stacks", "networks", "10⁶ steps", "training, s", "diagnosis, s", "all, s", "authors' loop, h", "ratio"]
+    head = ["", "stacks", "networks", "10⁶ steps", "training, s", "diagnosis, s", "GPU, s", "authors' loop, h", "ratio"]
     return f"{table(head, rows)}\n\n*Computed on {', '.join(sorted(hardware))}.*"
 
 
-def _compared(loop: float, trained: float, devices: set[str]) -> list[str]:
-    """Hours of the authors' loop, which was timed on a GPU, and how many times longer they are than ours on one."""
-    return [f"{loop / 3600:,.1f}", f"{loop / trained:,.0f}×" if devices == {"cuda"} else "–"]
+def device_seconds(ds: xr.Dataset) -> np.ndarray:
+    """Seconds of a GPU that each stack used; NaN for one that was computed without.
+
+    Processes that share a GPU overlap in time. A second during which k stacks were under way on it counts 1/k for each
+    of them, so that the sum is the time during which the GPU was in use, however many shared it.
+    """
+    begin, took = ds["ledger_began"].values, ds["ledger_seconds"].values
+    used = np.where(ds["ledger_device"].values == "cuda", 0.0, np.nan)
+    for place in set(ds["ledger_place"].values):
+        here = (ds["ledger_place"].values == place) & np.isfinite(used)
+        edges = np.unique(np.concatenate([begin[here], (begin + took)[here]]))
+        for low, high in pairwise(edges):
+            active = here & (begin <= low) & (begin + took >= high)
+            used[active] += (high - low) / max(active.sum(), 1)
+    return used
+
+
+def _compared(loop: float, busy: float) -> list[str]:
+    """Seconds of a GPU, hours of the authors' loop, which was timed on one, and their ratio."""
+    known = np.isfinite(busy)
+    return [f"{busy:,.0f}" if known else "–", f"{loop / 3600:,.1f}", f"{loop / busy:,.0f}×" if known else "–"]
 
 
 def _loop_seconds(results: Results, network: str) -> float:
@@ -82,6 +96,6 @@ def state(folder: Path) -> str:
         lines.append(
             f"- `{name}`: {int(ds.attrs['cells_done']):,} of {int(ds.attrs['cells_wanted']):,} cells, "
             f"{int(ds['pairs']):,} coverage pairs; {ds.attrs['hardware']}, torch {ds.attrs['torch']}, "
-            f"equipoise {ds.attrs['equipoise']}. `{ds.attrs['command']}`"
+            f"equipoise {ds.attrs['equipoise']}."
         )
     return "\n".join(lines)

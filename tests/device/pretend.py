@@ -27,6 +27,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -182,6 +183,7 @@ def pretended_gpu() -> Iterator[Counts]:
         "current_device": lambda: 0,
         "device": contextlib.nullcontext,
         "get_device_name": lambda device=None: "a pretended GPU",
+        "get_device_properties": lambda device=None: SimpleNamespace(uuid="0-1-2"),
         "mem_get_info": lambda device=None: (1 << 34, 1 << 34),
         "memory_reserved": lambda device=None: 0,
         "memory_allocated": lambda device=None: 0,

@@ -118,7 +118,7 @@ def test_the_ledger_counts_every_stack_once(undisturbed):
     assert sorted(ds["ledger"].values) == folder.stacks()
     header, _ = folder.read_stack(str(ds["ledger"].values[0]))
     row = ds.isel(ledger=0)
-    for name in ("train_seconds", "diagnose_seconds", "seconds", "cost"):
+    for name in ("train_seconds", "diagnose_seconds", "began", "seconds", "cost"):
         assert float(row[f"ledger_{name}"]) == header[name] > 0
     assert header["train_seconds"] + header["diagnose_seconds"] <= header["seconds"]
     for name in ("label", "network", "device", "hardware", "torch", "equipoise"):
@@ -216,7 +216,7 @@ def test_separate_runs_of_parts_of_a_grid_merge(undisturbed, tmp_path):
     assert_same_cells(undisturbed, tmp_path / "all")
     assert load_grid(out.read_grid()["grid"]) == load_grid(TINY)
     merged, whole = (read_results(write_results(Folder(p))) for p in (tmp_path / "all", undisturbed))
-    clocks = [str(n) for n in whole.data_vars if str(n).endswith("seconds")]
+    clocks = [str(n) for n in whole.data_vars if str(n).endswith(("seconds", "began"))]
     xr.testing.assert_equal(merged.drop_vars(clocks), whole.drop_vars(clocks))
     merge([tmp_path / "a", tmp_path / "all"], tmp_path / "a")  # into one of them, and again
     assert_same_cells(undisturbed, tmp_path / "a")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from report_results import synthetic_results
 
 import claims
@@ -29,6 +30,7 @@ def with_ledger(ds, seconds=10.0, device="cuda"):
     ds["ledger_network"] = ("ledger", ["classifier", "flow"])
     ds["ledger_device"] = ("ledger", [device] * 2)
     ds["ledger_hardware"] = ("ledger", ["a machine"] * 2)
+    ds["ledger_place"], ds["ledger_began"] = ("ledger", [""] * 2), ("ledger", [0.0, 1000.0])
     for name, value in (("train_seconds", seconds), ("diagnose_seconds", 1.0), ("seconds", seconds + 2)):
         ds[f"ledger_{name}"] = ("ledger", [value, 2 * value])
     ds["ledger_members"], ds["ledger_steps"] = ("ledger", [4, 4]), ("ledger", [1e6, 2e6])
@@ -304,10 +306,24 @@ def test_the_authors_loop_takes_its_steps_for_every_network(tmp_path):
     assert ledgers._loop_seconds(results, "classifier") == pytest.approx(2 * 2000 * 3392e-6)
     assert ledgers._loop_seconds(results, "flow") == pytest.approx(2 * 2000 * 18933e-6)
     text = ledgers.cost(tmp_path)
-    assert "| `paper`, classifiers | 1 | 4 | 1.00 | 1 | 1 | 3 | 0.0 | 14× |" in text and "a machine" in text
+    assert "| `paper`, classifiers | 1 | 4 | 1.00 | 1 | 1 | 3 | 0.0 | 5× |" in text and "a machine" in text
+    assert "| **`paper`, all** | **2** | **8** | **3.00** | **3** | **3** | **9** | **0.0** | **10×** |" in text
     with_ledger(ds, device="cpu").to_netcdf(tmp_path / "paper.nc", engine="h5netcdf")
     assert "×" not in ledgers.cost(tmp_path)
     assert set(ledgers.LOOP_US) == set(reading.LABELS)
+
+
+def test_stacks_that_share_a_gpu_share_its_seconds():
+    rows = {
+        "began": [0.0, 4.0, 6.0, 100.0, 0.0, 0.0],
+        "seconds": [10.0, 6.0, 10.0, 5.0, 7.0, 3.0],
+        "device": ["cuda"] * 5 + ["cpu"],
+        "place": ["a"] * 4 + ["b", ""],
+    }
+    ds = xr.Dataset({f"ledger_{name}": ("ledger", values) for name, values in rows.items()})
+    # On "a": 0–4 the first alone, 4–6 two of them, 6–10 three, 10–16 the third alone, then a gap.
+    third = 4 / 3
+    assert ledgers.device_seconds(ds) == pytest.approx([5 + third, 1 + third, 6 + third, 5, 7, np.nan], nan_ok=True)
 
 
 def test_the_loops_times_are_those_of_the_training_page():

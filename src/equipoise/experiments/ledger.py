@@ -19,6 +19,7 @@ Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 MEANINGS = {
     "members": "networks that were trained together",
     "steps": "steps of all members together; members that converged took no more",
+    "place": "the GPU's own name, where there was one",
     "began": "when it began, in seconds since the epoch: stacks of several processes may share a GPU",
     "train_seconds": "simulating and training",
     "diagnose_seconds": "judging",
@@ -49,7 +50,8 @@ def ledger(stacks: Stacks) -> xr.Dataset:
 def _row(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     cells = header["cells"]
     words = {
-        name: str(header.get(name, "")) for name in ("label", "network", "device", "hardware", "torch", "equipoise")
+        name: str(header.get(name, ""))
+        for name in ("label", "network", "device", "place", "hardware", "torch", "equipoise")
     }
     numbers = {
         n: float(header.get(n, np.nan)) for n in ("began", "train_seconds", "diagnose_seconds", "seconds", "cost")

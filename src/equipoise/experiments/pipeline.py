@@ -60,7 +60,9 @@ def compute_stack(
         judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
-        notes = list(dict.fromkeys(str(w.message) for w in warned))
+        # What a library means to drop one day is no news of this stack.
+        dated = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+        notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
         header, arrays = record(stack, task, posteriors, judged, notes)
         header |= {"threads": threads, "device": device_kind(device), "cost": cost(stack, device_kind(device)).seconds}
         header |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}

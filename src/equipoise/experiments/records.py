@@ -103,6 +103,7 @@ def record(
         exact = {n: float(judged[0].ds[n]) for n in ("exact_log_prob", "exact_log_prob_se", "prior_log_prob")}
     else:
         exact = {}
+    device = next((p.device for row in posteriors for p in row if p is not None), torch.device("cpu"))
     header = {
         "cells": [
             {"task": c.task, "budget": c.budget, "method": c.method, "run": c.run, "identity": c.identity}
@@ -120,7 +121,8 @@ def record(
         "numerics": NUMERICS,
         "equipoise": __version__,
         "torch": torch.__version__,
-        "hardware": hardware(next((p.device for row in posteriors for p in row if p is not None), torch.device("cpu"))),
+        "hardware": hardware(device),
+        "place": str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "",
         "notes": notes,
     }
     if task.prior.dim == 2:
