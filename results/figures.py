@@ -12,17 +12,19 @@ __all__ = ["FIGURES", "draw", "main"]
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from equipoise.report import write_figures, write_report
-from equipoise.report.figures import gallery
+from equipoise.report.figures import balancing_error, gallery, nominal_log_prob, plane
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
@@ -41,6 +43,50 @@ FAMILIES = (
     ("NPE, RNPE", ("npe", "rnpe")),
     ("BNPE, BNPE Init (ratio loss)", ("brnpe", "brnpe_init")),
 )
+
+
+def headline(folder: Path) -> Figure:
+    """The whole idea on SLCP: coverage of two methods and of their balanced versions, and what each costs and gains."""
+    results, task = opened("paper", folder), "slcp"
+    pairs = (("nre", "bnre"), ("npe", "brnpe"))
+    looks, budgets = method_looks([m for pair in pairs for m in pair]), results.budgets
+    figure = Figure(figsize=(WIDTH, 3.6))
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.12))
+    grid = left.subplots(2, 2, sharex=True, sharey=True)
+    for row, pair in zip(grid, pairs, strict=True):
+        for ax, method in zip(row, pair, strict=True):
+            coverage_panel(ax, results.ds.sel(budget=budgets), task, method)
+            ax.set_box_aspect(1)
+            ax.set_title(LABELS[method], color=looks[method].colour, fontweight="bold")
+    left.supxlabel("Credibility level")
+    left.supylabel("Expected coverage")
+    handles = [Line2D([], [], color=k.colour, label=f"{b:,}") for b, k in budget_looks(budgets).items()]
+    left.legend(
+        handles=handles, loc="outside upper center", ncols=4, handlelength=1, columnspacing=0.8, fontsize=6.5,
+        title="Simulations", title_fontsize=7,
+    )  # fmt: skip
+    ax = right.subplots()
+    for pair in pairs:
+        for method in pair:
+            look, found = looks[method], list(results.each([task], [method], budgets))
+            xs, ys = ([s.median(name) for s in found] for name in ("information_kept", "coverage_auc"))
+            ax.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=1, label=LABELS[method], zorder=2)
+            for s, x, y in zip(found, xs, ys, strict=True):
+                size = 10 + 7 * budgets.index(s.budget)
+                ax.plot([x, x], s.ends("coverage_auc"), color=look.colour, linewidth=0.6, alpha=0.6)
+                ax.scatter(
+                    x, y, s=size, marker=look.marker, facecolor=look.colour, edgecolor=PAPER, linewidth=0.5, zorder=3
+                )
+    _zero(ax)
+    low, high = ax.get_ylim()
+    ax.axhspan(low, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0, zorder=0)
+    ax.set(ylim=(low, high), xlim=(-0.09, 1.09), xlabel="Information kept", ylabel="Coverage AUC")
+    for x, words in ((0, "prior"), (1, "exact")):
+        ax.plot(x, 0, marker="+", markersize=8, markeredgewidth=1.2, color=INK, zorder=4)
+        ax.annotate(words, (x, 0), xytext=(0, -11), textcoords="offset points", ha="center", color=GREY, fontsize=7)
+    ax.annotate("overconfident", (0.98, 0.03), xycoords="axes fraction", ha="right", color=VERDICTS["overconfident"][2])
+    ax.legend(loc="upper right", handlelength=2.4, title="marks grow with the budget", title_fontsize=7)
+    return figure
 
 
 def auc(folder: Path) -> Figure:
@@ -209,6 +255,14 @@ def start(folder: Path) -> Figure:
     return figure
 
 
+def drawn(draw: Callable[[xr.Dataset], Figure | None], name: str, folder: Path) -> Figure:
+    """A figure of the package's own, of a grid."""
+    figure = draw(opened(name, folder).ds)
+    if figure is None:
+        raise Missing(f"`results/{name}.nc` has no numbers for it")
+    return figure
+
+
 def _panels(rows: int, columns: int, height: float, width: float = WIDTH, **share: Any) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, rows * height + 1.1))
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
@@ -233,9 +287,15 @@ def _drawn_as(method: str) -> str:
 
 #: Figures of docs/reproduction.md, by the end of their file's name.
 FIGURES: dict[str, Callable[[Path], Figure]] = {
+    "headline": headline,
     "auc": auc,
     "coverage-paper": lambda folder: coverage("paper", folder),
     "coverage-released": lambda folder: coverage("released", folder),
+    **{
+        f"{words}-{name}": partial(drawn, draw, name)
+        for name in GRIDS
+        for words, draw in (("log", nominal_log_prob), ("balance", balancing_error), ("plane", plane))
+    },
     "ablation": ablation,
     "start": start,
     "gallery-slcp": lambda folder: gallery(opened("paper", folder).ds, "slcp"),

@@ -181,9 +181,16 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
 } | {
     f"figure-{name}": partial(picture, name, needs, words)
     for name, needs, words in (
+        ("headline", "paper", "Expected coverage on SLCP, and coverage AUC against information kept"),
         ("auc", "released", "Coverage AUC against budget: our median and range, and the published numbers"),
         ("coverage-paper", "paper", "Expected coverage, methods × tasks, the text's protocol"),
         ("coverage-released", "released", "Expected coverage, methods × tasks, the released protocol"),
+        ("log-paper", "paper", "Nominal log posterior against budget, the text's protocol"),
+        ("log-released", "released", "Nominal log posterior against budget, the released protocol"),
+        ("balance-paper", "paper", "Balancing error against budget, the text's protocol"),
+        ("balance-released", "released", "Balancing error against budget, the released protocol"),
+        ("plane-paper", "paper", "Coverage AUC against information kept, the text's protocol"),
+        ("plane-released", "released", "Coverage AUC against information kept, the released protocol"),
         ("ablation", "ablation", "Coverage AUC against information kept, along λ"),
         ("start", "start", "Balancing error against budget, by start"),
         ("gallery-slcp", "paper", "Posteriors of one SLCP observation, methods × budgets"),

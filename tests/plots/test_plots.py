@@ -172,6 +172,13 @@ def test_plane_has_a_point_for_each_cell(results: xr.Dataset, diagnosed: xr.Data
     assert isinstance(plots.plane(diagnosed, colour="member"), Axes)
 
 
+def test_plane_tells_ten_methods_apart(results: xr.Dataset):
+    one = results.isel(task=[0], method=[0] * 10, budget=[0]).assign_coords(method=[f"m{i}" for i in range(10)])
+    legend = plots.plane(one).get_legend()
+    looks = {(h.get_color(), h.get_markerfacecolor()) for h in legend.get_lines()}
+    assert len(legend.get_lines()) == len(looks) == 10
+
+
 def test_posteriors_are_drawn_from_grids_and_from_samples():
     x = np.linspace(-4, 4, 801)
     ax = plots.posterior_1d(x, stats.norm.pdf(x), truth=0.3, levels=(0.95,))

@@ -161,7 +161,7 @@ def plane(
         if not fine.any():
             continue
         a, k = a[fine], k[fine]
-        shade = CYCLE[(index[dims.index(key)] if key else 0) % len(CYCLE)]
+        look = _mark(index[dims.index(key)] if key else 0)
         size = 4 + 5 * (index[dims.index("budget")] / max(len(budgets) - 1, 1)) if budgets else 6
         marker = MARKERS[index[dims.index("task")] % len(MARKERS)] if len(tasks) > 1 else "o"
         middle = np.median(k), np.median(a)
@@ -171,18 +171,16 @@ def plane(
             *middle,
             xerr=xerr,
             yerr=yerr,
-            color=shade,
             marker=marker,
             ms=size,
-            mec="white",
-            mew=0.5,
             elinewidth=0.7,
             zorder=3,
+            **look,
         )
     low, high = float(area.min()), float(area.max())
     margin = 0.12 * max(high - low, 0.1)
     ax.set(xlabel="information kept", ylabel="coverage AUC", ylim=(min(low, 0) - margin, max(high, 0) + margin))
-    handles = [plt.Line2D([], [], color=CYCLE[i % len(CYCLE)], marker="o", ls="") for i in range(len(groups))]
+    handles = [plt.Line2D([], [], marker="o", ls="", **_mark(i)) for i in range(len(groups))]
     names = [labels.get(str(g), str(g)) for g in groups]
     if len(tasks) > 1 and key != "task":
         handles += [plt.Line2D([], [], color=GREY, marker=MARKERS[i % len(MARKERS)], ls="") for i in range(len(tasks))]
@@ -192,6 +190,14 @@ def plane(
         names += [f"{budget_text(budgets[0])} simulations", f"{budget_text(budgets[-1])} simulations"]
     ax.legend(handles, names, frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax
+
+
+def _mark(i: int) -> dict[str, Any]:
+    """The i-th kind of mark: filled while colours last, then hollow."""
+    shade = CYCLE[i % len(CYCLE)]
+    if i < len(CYCLE):
+        return {"color": shade, "mfc": shade, "mec": "white", "mew": 0.5}
+    return {"color": shade, "mfc": "white", "mec": shade, "mew": 1.2}
 
 
 def _against_budget(
