@@ -138,14 +138,14 @@ CLAIMS = [
     ),
     Claim(
         "Balanced versions tend to produce conservative approximations, Two Moons excepted (abstract, section 4)",
-        "most runs are not found overconfident; SLCP and Weinberg, every budget",
+        "most runs are not found overconfident; every task but Two Moons, every budget",
         lambda r: _one(
             r, [t for t in r.tasks if t != "two_moons"], _balanced(r), lambda s: not s.mostly("overconfident")
         ),
     ),
     Claim(
         "The same, as an eye sees it in the figure",
-        f"the median curve is nowhere more than {VISIBLE} below the diagonal; SLCP and Weinberg, every budget",
+        f"the median curve is nowhere more than {VISIBLE} below the diagonal; every task but Two Moons, every budget",
         lambda r: _one(r, [t for t in r.tasks if t != "two_moons"], _balanced(r), lambda s: -s.dip <= VISIBLE),
     ),
     Claim(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "FILES",
+    "GALLERIES",
     "HERE",
     "LABELS",
     "TASKS",
@@ -34,6 +35,8 @@ from equipoise.report.results import TASKS
 HERE = Path(__file__).parent
 #: The results that are drawn and tabulated, by the name of their grid.
 FILES = ("paper", "released", "ablation", "start", "artefact")
+#: Tasks with two parameters, whose posteriors are drawn.
+GALLERIES = ("slcp", "two_moons", "lotka_volterra", "spatial_sir")
 #: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.
 DRAWN_AS = {"bnpe": "brnpe", "bnpe_init": "brnpe_init"}
 

@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from claims import CLAIMS, decide, exceptions
+from equipoise.report.figures import gallery_tasks
 from ledgers import cost, state
 from parts import ablation, artefact, start
-from reading import HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
+from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
 from words import ranged, signed, table
 
 DOC = HERE.parent / "docs" / "reproduction.md"
@@ -36,6 +37,8 @@ READING_ERROR = 0.02
 def against_published(task: str, folder: Path) -> str:
     """Every published number of a task beside ours."""
     ours = opened("released", folder)
+    if task not in ours.tasks:
+        raise Missing(f"`results/released.nc` has nothing of {TASKS[task]}")
     levels = ours.ds["level"].values
     try:
         best = opened("paper", folder)
@@ -163,40 +166,49 @@ def picture(name: str, needs: str, words: str, folder: Path) -> str:
     return f"![{words}](figures/reproduction-{name}.png)"
 
 
-BLOCKS: dict[str, Callable[[Path], str]] = {
-    "state": state,
-    "agreement": agreement,
-    "published-slcp": lambda folder: against_published("slcp", folder),
-    "published-weinberg": lambda folder: against_published("weinberg", folder),
-    "published-two_moons": lambda folder: against_published("two_moons", folder),
-    "claims": claims,
-    "auc-paper": lambda folder: by_budget("paper", "coverage_auc", 3, folder),
-    "log-paper": lambda folder: by_budget("paper", "nominal_log_prob", 2, folder),
-    "auc-released": lambda folder: by_budget("released", "coverage_auc", 3, folder),
-    "log-released": lambda folder: by_budget("released", "nominal_log_prob", 2, folder),
-    "ablation": ablation,
-    "start": start,
-    "artefact": artefact,
-    "cost": cost,
-} | {
-    f"figure-{name}": partial(picture, name, needs, words)
-    for name, needs, words in (
-        ("headline", "paper", "Expected coverage on SLCP, and coverage AUC against information kept"),
-        ("auc", "released", "Coverage AUC against budget: our median and range, and the published numbers"),
-        ("coverage-paper", "paper", "Expected coverage, methods × tasks, the text's protocol"),
-        ("coverage-released", "released", "Expected coverage, methods × tasks, the released protocol"),
-        ("log-paper", "paper", "Nominal log posterior against budget, the text's protocol"),
-        ("log-released", "released", "Nominal log posterior against budget, the released protocol"),
-        ("balance-paper", "paper", "Balancing error against budget, the text's protocol"),
-        ("balance-released", "released", "Balancing error against budget, the released protocol"),
-        ("plane-paper", "paper", "Coverage AUC against information kept, the text's protocol"),
-        ("plane-released", "released", "Coverage AUC against information kept, the released protocol"),
-        ("ablation", "ablation", "Coverage AUC against information kept, along λ"),
-        ("start", "start", "Balancing error against budget, by start"),
-        ("gallery-slcp", "paper", "Posteriors of one SLCP observation, methods × budgets"),
-        ("gallery-two_moons", "paper", "Posteriors of one Two Moons observation, methods × budgets"),
+def pictures_of(task: str, folder: Path) -> str:
+    """The gallery of a task."""
+    if task not in gallery_tasks(opened("paper", folder).ds):
+        raise Missing(f"`results/paper.nc` has no posteriors of {TASKS[task]}")
+    return picture(
+        f"gallery-{task}", "paper", f"Posteriors of one {TASKS[task]} observation, methods × budgets", folder
     )
-}
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = (
+    {
+        "state": state,
+        "agreement": agreement,
+        **{f"published-{task}": partial(against_published, task) for task in TASKS},
+        "claims": claims,
+        "auc-paper": lambda folder: by_budget("paper", "coverage_auc", 3, folder),
+        "log-paper": lambda folder: by_budget("paper", "nominal_log_prob", 2, folder),
+        "auc-released": lambda folder: by_budget("released", "coverage_auc", 3, folder),
+        "log-released": lambda folder: by_budget("released", "nominal_log_prob", 2, folder),
+        "ablation": ablation,
+        "start": start,
+        "artefact": artefact,
+        "cost": cost,
+    }
+    | {
+        f"figure-{name}": partial(picture, name, needs, words)
+        for name, needs, words in (
+            ("headline", "paper", "Expected coverage on SLCP, and coverage AUC against information kept"),
+            ("auc", "released", "Coverage AUC against budget: our median and range, and the published numbers"),
+            ("coverage-paper", "paper", "Expected coverage, methods × tasks, the text's protocol"),
+            ("coverage-released", "released", "Expected coverage, methods × tasks, the released protocol"),
+            ("log-paper", "paper", "Nominal log posterior against budget, the text's protocol"),
+            ("log-released", "released", "Nominal log posterior against budget, the released protocol"),
+            ("balance-paper", "paper", "Balancing error against budget, the text's protocol"),
+            ("balance-released", "released", "Balancing error against budget, the released protocol"),
+            ("plane-paper", "paper", "Coverage AUC against information kept, the text's protocol"),
+            ("plane-released", "released", "Coverage AUC against information kept, the released protocol"),
+            ("ablation", "ablation", "Coverage AUC against information kept, along λ"),
+            ("start", "start", "Balancing error against budget, by start"),
+        )
+    }
+    | {f"figure-gallery-{task}": partial(pictures_of, task) for task in GALLERIES}
+)
 
 
 def fill(text: str, folder: Path = HERE) -> str:

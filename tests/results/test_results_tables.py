@@ -311,6 +311,7 @@ def test_the_authors_loop_takes_its_steps_for_every_network(tmp_path):
     with_ledger(ds, device="cpu").to_netcdf(tmp_path / "paper.nc", engine="h5netcdf")
     assert "×" not in ledgers.cost(tmp_path)
     assert set(ledgers.LOOP_US) == set(reading.LABELS)
+    assert [ledgers._step("spatial_sir", m) for m in ("nre_c", "npe", "bnpe_init")] == [7622, 18933, 28948]
 
 
 def test_stacks_that_share_a_gpu_share_its_seconds():
@@ -330,6 +331,9 @@ def test_the_loops_times_are_those_of_the_training_page():
     page = (Path(tables.DOC).parent / "training.md").read_text(encoding="utf-8")
     for name, method in (("NRE", "nre"), ("NPE", "npe"), ("BNPE", "bnpe"), ("BNRE-C", "bnre_c")):
         assert f"| {name} | {ledgers.LOOP_US[method]:,} |" in page
+    for task, times in ledgers.EMBEDDED_US.items():
+        for name, time in zip(("BNRE", "BNPE"), times, strict=True):
+            assert f"| {name}, {reading.TASKS[task]} | {time:,} |" in page
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -338,7 +342,7 @@ def test_the_loops_times_are_those_of_the_training_page():
 @pytest.mark.slow
 def test_figures_are_drawn_from_results_alone_and_twice_the_same(made_up, tmp_path, capsys):
     first = figures.draw(made_up, tmp_path / "one")
-    names = set(figures.FIGURES) - {"ablation", "start"}
+    names = set(figures.FIGURES) - {"ablation", "start", "gallery-lotka_volterra", "gallery-spatial_sir"}
     assert {p.name for p in first} == {f"reproduction-{n}.png" for n in names}
     assert "reproduction-start: not drawn, `results/start.nc` is not there" in capsys.readouterr().out
     for again in figures.draw(made_up, tmp_path / "two", ["auc", "headline"]):
