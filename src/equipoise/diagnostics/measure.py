@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.posteriors import make_cells
+from equipoise.posteriors import fits_cells, make_cells
 
 from .adapters import Apart, Ours, Surrogate, seeded
 from .proposals import CellProposal, GaussianProposal, Proposed
@@ -127,7 +127,7 @@ def measure(
 
 def on_cells(s: Surrogate, samples: int, recipe: str, mixture: bool) -> bool:
     """Whether a surrogate is interpolated on cells."""
-    fits = s.kind == "classifier" and s.prior is not None and s.prior.dim <= 2 and s.prior.has_normal_map
+    fits = s.kind == "classifier" and s.prior is not None and fits_cells(s.prior)
     alone = s.n_members == 1 or (not mixture and s.has_own_points)
     return fits and samples >= CELLS_FROM and recipe != "released" and alone
 

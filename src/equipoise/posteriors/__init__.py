@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .cells import Cells, make_cells
+from .cells import Cells, fits_cells, make_cells
 from .files import load
 from .posterior import Posterior
 
-__all__ = ["Cells", "Posterior", "load", "make_cells"]
+__all__ = ["Cells", "Posterior", "fits_cells", "load", "make_cells"]

@@ -24,17 +24,19 @@ the largest of its own points by `ABOVE` at most: a peak between points is seen 
 
 from __future__ import annotations
 
-__all__ = ["EVALUATIONS", "Cells", "make_cells", "sample_cells"]
+__all__ = ["EVALUATIONS", "Cells", "fits_cells", "make_cells", "sample_cells"]
 
 import dataclasses
 import math
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.priors import Prior
+
+from .ratios import Ratio
 
 #: Patches a side at first, by the number of dimensions.
 SIDE = {1: 64, 2: 8}
@@ -56,12 +58,6 @@ DEPTH = 15.0
 ABOVE = 0.5
 #: About how many evaluations there are of each member and observation, by the number of dimensions.
 EVALUATIONS = {1: 512, 2: 2048}
-
-
-class Ratio(Protocol):
-    """Log-ratios `(M, G, B)` of θ with shape `(M or 1, G, B or 1, D)`, of all observations or of `columns`."""
-
-    def __call__(self, theta: Tensor, columns: Tensor | None = None) -> Tensor: ...
 
 
 @dataclasses.dataclass
@@ -109,6 +105,11 @@ class Patches(NamedTuple):
 
 #: Where observations are in each part of `Patches`.
 AXES = (2, 2, 3, 2)
+
+
+def fits_cells(prior: Prior) -> bool:
+    """Whether there are cells for this prior: it has one or two parameters and a map to the unit cube."""
+    return prior.dim <= 2 and prior.has_normal_map
 
 
 def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:

@@ -1,0 +1,93 @@
+"""Flows and the prior's support: the mass inside it, and draws that lie inside it.
+
+A flow started at the prior has no mass outside the support. Any other is cut to it, which divides its density by the
+mass inside: the share of fixed quasi-random draws of the flow that fall inside. Draws of the cut flow are draws of the
+flow, rejected until they fall inside.
+"""
+
+from __future__ import annotations
+
+__all__ = ["draw", "log_inside", "raw_draws"]
+
+import torch
+from torch import Tensor
+
+from equipoise.networks import SplineFlow, Stack
+
+from .ratios import by_observation, chunk, some_weights
+
+#: Quasi-random draws behind the mass of a flow inside the prior's support.
+INSIDE_POINTS = 1 << 10
+#: Rejection gives up on an observation once it has seen this many draws of which less than this share lies in the
+#: support.
+ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
+
+
+def log_inside(flow: SplineFlow, stack: Stack, x: Tensor) -> Tensor:
+    """The logarithm of each member's mass inside the prior's support: `(M, B)` for x with shape `(B, *x_shape)`."""
+    weights = some_weights(stack)
+    sobol = torch.quasirandom.SobolEngine(flow.dim, scramble=True, seed=20230421).draw(INSIDE_POINTS)
+    noise = flow.base_noise(sobol.to(weights))[None, :, None, :]
+
+    def inside(piece: Tensor) -> Tensor:
+        features = flow.embed(stack, piece.unsqueeze(0))
+        theta, _ = flow.sample(stack, features, noise.expand(len(weights), -1, len(piece), -1))
+        share = flow.prior.contains(theta).to(weights.dtype).mean(1)
+        return share.clamp(min=0.5 / INSIDE_POINTS).log()
+
+    return by_observation(x, stack, INSIDE_POINTS, inside)
+
+
+def raw_draws(
+    flow: SplineFlow, stack: Stack, features: Tensor, n: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """n draws of every member for each x, leaked ones included.
+
+    Arguments:
+        flow: the architecture.
+        stack: the weights.
+        features: of x, with shape `(M, B, C)`.
+        n: how many.
+        generator: of the random numbers.
+
+    Returns:
+        θ with shape `(M, n, B, D)` and its log-ratio with shape `(M, n, B)`, as `SplineFlow.sample` gives it.
+    """
+    members, batch = features.shape[:2]
+    weights = some_weights(stack)
+    shape = (members, n, batch, flow.dim)
+    uniform = torch.rand(shape, generator=generator, device=weights.device, dtype=weights.dtype)
+    return flow.sample(stack, features, flow.base_noise(uniform))
+
+
+def draw(flow: SplineFlow, stack: Stack, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
+    """n draws of a single member for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
+    device, prior = some_weights(stack).device, flow.prior
+    features, limit = flow.embed(stack, x.unsqueeze(0)), chunk(device)
+    height = max(1, limit // len(x))
+    rows = [min(height, n - done) for done in range(0, n, height)]
+    theta = torch.cat([raw_draws(flow, stack, features, r, generator)[0][0] for r in rows])
+    outside = ~prior.contains(theta)
+    drawn = torch.full((len(x),), float(n), device=device)  # candidates so far, by observation
+    accepted = n - outside.sum(0)
+    asked = 1
+    while bool(outside.any()):
+        hopeless = (drawn >= ENOUGH_TRIES) & (accepted < LEAST_ACCEPTANCE * drawn)
+        if bool(hopeless.any()):
+            worst = int(hopeless.nonzero()[0])
+            raise RuntimeError(
+                f"for observation {worst}, {int(accepted[worst])} of {int(drawn[worst])} draws of the flow lie "
+                "inside the prior's support: almost all of its mass has leaked out. Train with start='prior' (method "
+                "'bnpe_init'), which cannot leak, or check that x looks like the simulations."
+            )
+        row, column = outside.nonzero(as_tuple=True)
+        asked = max(1, min(2 * asked, limit // len(row), 1024))
+        candidates = raw_draws(flow, stack, features[:, column], asked, generator)[0][0]  # (asked, rows, D)
+        good = prior.contains(candidates)
+        first, found = good.to(torch.int8).argmax(0), good.any(0)
+        pick = candidates[first, torch.arange(len(row), device=device)]
+        theta[row[found], column[found]] = pick[found]
+        outside[row[found], column[found]] = False
+        drawn.index_add_(0, column, torch.full_like(column, asked, dtype=drawn.dtype))
+        accepted.index_add_(0, column, good.sum(0))
+    return theta

@@ -1,0 +1,63 @@
+"""What a posterior is asked for: θ and x with any leading dimensions, brought to one shape."""
+
+from __future__ import annotations
+
+__all__ = ["observations", "paired"]
+
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from equipoise.networks import Network, Stack
+
+from .ratios import some_weights
+
+
+def observations(network: Network, stack: Stack, x: Any) -> Tensor:
+    """Observations `(B, *x_shape)` from x with shape `(*X, *x_shape)`, where the weights are and in their precision.
+
+    Whole numbers keep their dtype.
+    """
+    like, x_shape = some_weights(stack), network.x_shape
+    x = torch.as_tensor(x).to(like.device)
+    if x.is_floating_point():
+        x = x.to(like.dtype)
+    if x.ndim < len(x_shape) or x.shape[x.ndim - len(x_shape) :] != x_shape:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, but the posterior was trained on observations of shape {x_shape}"
+        )
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise ValueError("x has NaN or infinite values")
+    return x.reshape(-1, *x_shape)
+
+
+def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, Tensor, Size]:
+    """Parameters and observations whose leading dimensions broadcast.
+
+    Arguments:
+        network: the architecture.
+        stack: the weights.
+        theta: with shape `(*T, D)`.
+        x: with shape `(*X, *x_shape)`.
+
+    Returns:
+        θ with shape `(S, B, D)`, x with shape `(B, *x_shape)`, and the broadcast of `*T` and `*X`, of S · B elements.
+    """
+    like, dim, x_shape = some_weights(stack), network.dim, network.x_shape
+    theta = torch.as_tensor(theta).to(like.device, like.dtype)
+    if theta.ndim == 0 or theta.shape[-1] != dim:
+        raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {dim} parameter(s)")
+    leading = torch.as_tensor(x).shape[: torch.as_tensor(x).ndim - len(x_shape)]
+    x = observations(network, stack, x)
+    try:
+        shape = torch.broadcast_shapes(theta.shape[:-1], leading)
+    except RuntimeError:
+        raise ValueError(
+            f"theta's leading dimensions {tuple(theta.shape[:-1])} do not broadcast against x's {tuple(leading)}: "
+            "give one x for all theta, or one x a theta"
+        ) from None
+    theta = theta.expand(*shape, dim)
+    if shape[len(shape) - len(leading) :] != leading:  # x is stretched somewhere in the middle: repeat it
+        x = x.reshape(*leading, *x_shape).expand(*shape, *x_shape).reshape(-1, *x_shape)
+    return theta.reshape(-1, len(x), dim) if len(x) else theta.reshape(0, 0, dim), x, shape

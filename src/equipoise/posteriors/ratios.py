@@ -1,0 +1,104 @@
+"""Log-ratios of a stack of members, evaluated in pieces.
+
+A network, its stack of weights and a batch of observations give log-ratios with shape `(M, S, B)`, for S parameters an
+observation. Two limits cut that array: `CHUNK` what is held at a time, and `AT_ONCE` what goes through the network in
+one call. Features of x are computed once a piece, whatever S is.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Ratio", "by_observation", "chunk", "member_ratios", "ratio_of", "some_weights"]
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise.networks import Network, Stack
+
+from .tempered import prior_points
+
+#: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
+CHUNK = {"cpu": 1 << 16, "cuda": 1 << 20}
+#: Evaluations in one call of a network: on a CPU, as many as leave their activations in its cache.
+AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}
+
+
+def some_weights(stack: Stack) -> Tensor:
+    """Some weights of a stack, with shape `(M, *)`: they tell its size, dtype and device."""
+    return next(iter(stack.values()))
+
+
+def chunk(device: torch.device) -> int:
+    """How many pairs are evaluated at once on a device, members counted."""
+    return CHUNK.get(device.type, CHUNK["cpu"])
+
+
+def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of observations, piece by piece, with `evaluations` a member and observation.
+
+    Arguments:
+        x: with shape `(B, *x_shape)`.
+        stack: the weights of the M members.
+        evaluations: how often `function` evaluates each member for each observation.
+        function: from a piece of x with shape `(b, *x_shape)` to `(M, b)`.
+
+    Returns:
+        With shape `(M, B)`.
+    """
+    weights = some_weights(stack)
+    members = len(weights)
+    pieces = x.split(max(1, chunk(weights.device) // (evaluations * members)))
+    return torch.cat([function(piece) for piece in pieces], 1) if len(x) else x.new_zeros(members, 0)
+
+
+def member_ratios(network: Network, stack: Stack, theta: Tensor, inside: Tensor, x: Tensor) -> Tensor:
+    """The log-ratio of every member, with θ outside the prior's support replaced by a point inside it.
+
+    Arguments:
+        network: the architecture.
+        stack: the weights.
+        theta: with shape `(S, B, D)`.
+        inside: whether θ is inside the support, with shape `(S, B)`.
+        x: with shape `(B, *x_shape)`.
+
+    Returns:
+        With shape `(M, S, B)`.
+    """
+    weights = some_weights(stack)
+    members, (rows, batch) = len(weights), theta.shape[:2]
+    if not bool(inside.all()):
+        theta = torch.where(inside.unsqueeze(-1), theta, prior_points(network.prior, 1, weights)[0])
+    if rows == 0 or batch == 0:
+        return theta.new_zeros(members, rows, batch)
+    size = max(1, chunk(weights.device) // (members * rows))
+    parts = []
+    for t, piece in zip(theta.split(size, dim=1), x.split(size), strict=True):
+        features = network.embed(stack, piece.unsqueeze(0))
+        ratios = [network.ratio(stack, network.encode(s.unsqueeze(0)), features) for s in t.split(_height(features))]
+        parts.append(torch.cat(ratios, 1))
+    return torch.cat(parts, 2)
+
+
+def ratio_of(network: Network, stack: Stack, features: Tensor) -> Ratio:
+    """Log-ratios as a function of θ, for the observations with these features, with shape `(M, B, C)`."""
+
+    def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
+        of = features if columns is None else features[:, columns]
+        codes = network.encode(theta).expand(-1, -1, of.shape[1], -1)
+        return torch.cat([network.ratio(stack, c, of) for c in codes.split(_height(of), dim=1)], 1)
+
+    return ratio
+
+
+def _height(features: Tensor) -> int:
+    """How many rows of θ go through a network in one call, for features with shape `(M, B, C)`."""
+    members, batch = features.shape[:2]
+    return max(1, AT_ONCE.get(features.device.type, AT_ONCE["cpu"]) // (members * batch))
+
+
+class Ratio(Protocol):
+    """Log-ratios `(M, G, B)` of θ with shape `(M or 1, G, B or 1, D)`, of all observations or of `columns`."""
+
+    def __call__(self, theta: Tensor, columns: Tensor | None = None) -> Tensor: ...
