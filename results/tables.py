@@ -13,6 +13,7 @@ __all__ = ["BLOCKS", "fill", "main"]
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 
 from claims import CLAIMS, decide, exceptions
 from equipoise.report.figures import gallery_tasks
+from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from ledgers import cost, state
 from parts import ablation, artefact, start
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
@@ -119,10 +121,24 @@ def by_budget(name: str, variable: str, digits: int, folder: Path) -> str:
     return "\n\n".join([*parts, f"*{about}{note}.*"])
 
 
+def verdicts(name: str, folder: Path) -> str:
+    """How many runs have which verdict, methods × tasks, over all budgets."""
+    results = opened(name, folder)
+    rows = []
+    for method in results.methods:
+        cells = []
+        for task in results.tasks:
+            found = Counter(v for s in results.each([task], [method], results.budgets) for v in s.verdicts)
+            low, high = found[OVERCONFIDENT], found[CERTIFIED]
+            cells.append(f"{low} ▼  {high} ▲  {found.total() - low - high} ◇" if found else "–")
+        rows.append([LABELS.get(method, method), *cells])
+    return table(["", *(TASKS.get(t, t) for t in results.tasks)], rows)
+
+
 def _marked(s: Setting, variable: str, digits: int) -> str:
     mark = ""
     if variable == "coverage_auc":
-        mark = " ▼" if s.mostly("overconfident") else " ▲" if s.mostly("certified conservative") else ""
+        mark = " ▼" if s.mostly(OVERCONFIDENT) else " ▲" if s.mostly(CERTIFIED) else ""
     first, rest = ranged(s, variable, digits).split("<br>")
     return f"{first}{mark}<br>{rest}"
 
@@ -181,6 +197,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "agreement": agreement,
         **{f"published-{task}": partial(against_published, task) for task in TASKS},
         "claims": claims,
+        "verdicts-paper": partial(verdicts, "paper"),
+        "verdicts-released": partial(verdicts, "released"),
         "auc-paper": lambda folder: by_budget("paper", "coverage_auc", 3, folder),
         "log-paper": lambda folder: by_budget("paper", "nominal_log_prob", 2, folder),
         "auc-released": lambda folder: by_budget("released", "coverage_auc", 3, folder),
