@@ -9,7 +9,8 @@ Parts, each a table in Markdown and a process of its own, so that a kernel that 
 - steps: the whole training step of a stack, eager but captured in a CUDA graph, beside the authors' loop;
 - alone: the embedding, forward and backward, and its errors against float64;
 - layers: every launch of every layer;
-- compiled (not by default): the whole step after `torch.compile`.
+- compiled (not by default): the whole step after `torch.compile`;
+- accuracy (not by default): the best validation losses of members trained in float32, TF32 and bf16.
 
 Times are medians over five stretches between CUDA events, in microseconds a member and step. A variant that fails
 prints its error and the others go on; what would begin after --minutes is left out, and said so.
@@ -36,8 +37,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import equipoise as eq
 import training  # the script beside this one
+from equipoise.methods import resolve
 from equipoise.networks import Convolutional, Layout, convolutions, embeddings
+from equipoise.training import PAPER
 from equipoise.training.step import _PROGRAMS, compiler_available
 
 CUDA = torch.cuda.is_available()
@@ -62,7 +66,9 @@ CANDIDATES: dict[str, list[tuple[int, ...]]] = {
     "weigh_first": [(64, 1, 1, 256), (32, 1, 1, 256), (64, 4, 1, 128), (64, 2, 1, 256), (64, 1, 1, 128)],
 }
 VARIANTS = ("plain", "composed", "kernels float32", "kernels tf32", "kernels bf16")
-PARTS = ("tune", "steps", "alone", "layers", "compiled")
+PARTS = ("tune", "steps", "alone", "layers", "compiled", "accuracy")
+#: The task and what its observations are divided by, of the cases that are trained.
+TRAINED = {"sir": ("spatial_sir", 1.0), "lv": ("lotka_volterra", 100.0)}
 
 
 # --- variants ---------------------------------------------------------------------------------------------------------
@@ -343,6 +349,47 @@ def steps(run: Run, compiled: bool = False) -> None:
                 line(case, method, name, *(shown(t) for t in took.values()), shown(reference), ratio)
 
 
+def accuracy(run: Run) -> None:
+    """Members with the same seeds and data, which differ in nothing but the precision of their embedding."""
+    members, pairs, epochs, batch = (20, 2048, 100, 256) if CUDA else (2, 40, 1, 16)
+    print(f"\n## Trained in another precision ({members} members on {pairs:,} pairs, at most {epochs} epochs)")
+    head(["case", "method", "precision", "best validation loss, mean ± sd", "standard error of the mean", "seconds"])
+    for case, (body, _) in run.cases.items():
+        if case not in TRAINED:
+            continue
+        name, scale = TRAINED[case]
+        task = eq.task(name)
+        made = eq.simulate(task.prior, task.simulate, pairs, seed=0)
+        theta, x = made.theta, made.compact()
+        if body.x_shape != task.x_shape:  # the small sizes
+            x = run.observations(case, pairs).cpu()
+        for method in ("bnre", "bnpe"):
+            for precision in ("float32", "tf32", "bf16") if CUDA else ("float32", "tf32"):  # no bf16 in the interpreter
+                row = resolve(method)
+                fit = partial(
+                    eq.fit_many,
+                    [eq.training.Member(row, seed) for seed in range(members)],
+                    [(theta, x)],
+                    prior=task.prior,
+                    settings=dataclasses.replace(PAPER, epochs=epochs, batch_size=batch),
+                    embedding=dataclasses.replace(body, precision=precision),
+                    x_scale=scale,
+                    device=DEVICE,
+                    progress=False,
+                )
+                begin = time.monotonic()
+                try:
+                    losses = torch.tensor([float(p.history["best_loss"].values[0]) for p in fit()])
+                except Exception as error:
+                    print(f"\n{case} {method} {precision} failed:\n{traceback.format_exc(limit=-4)}", flush=True)
+                    line(case, method, precision, type(error).__name__, "", "")
+                    continue
+                sd = losses.std().item()
+                middle = f"{losses.mean().item():.4f} ± {sd:.4f}"
+                took = f"{time.monotonic() - begin:.0f}"
+                line(case, method, precision, middle, f"{sd / members**0.5:.4f}", took)
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +413,7 @@ def one_part(part: str, arguments: argparse.Namespace) -> None:
         else:
             print("\nno compiler here: the compiled step is left out")
     else:
-        {"tune": tune, "steps": steps, "alone": alone, "layers": layers}[part](run)
+        {"tune": tune, "steps": steps, "alone": alone, "layers": layers, "accuracy": accuracy}[part](run)
     if part == "tune":
         tiles.write_text(json.dumps({key: dataclasses.asdict(cut) for key, cut in _tiles().items()}))
 
