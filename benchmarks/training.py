@@ -28,8 +28,8 @@ from equipoise.methods import resolve
 from equipoise.networks import Convolutional, Embedding, choose_embedding
 from equipoise.training import PAPER, Member
 from equipoise.training.data import Data
-from equipoise.training.fit import _network
 from equipoise.training.loop import _Segment
+from equipoise.training.members import network_of
 from equipoise.training.plateau import Control
 from equipoise.training.step import State, compiler_available, program
 
@@ -145,7 +145,7 @@ def our_step(
     prior = eq.BoxUniform(-3 * torch.ones(2, device=device), 3 * torch.ones(2, device=device))
     row = resolve(method)
     body = body or choose_embedding(x_shape)
-    net = _network(Member(row), prior, body, None, None, 3, torch.zeros(2), torch.ones(2))
+    net = network_of(Member(row), prior, body, torch.zeros(2), torch.ones(2))
     constants = torch.zeros(body.statistics_shape), torch.ones(body.statistics_shape)
     flat = torch.cat([net.layout.flatten(net.init([(m, m)], [constants[0]], [constants[1]])) for m in range(members)])
     objectives = [row.objective()] * members

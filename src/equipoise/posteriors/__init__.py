@@ -1,4 +1,10 @@
-"""Posteriors: densities and draws of trained members and of their mixture; saved as safetensors and JSON."""
+"""Posteriors: densities and draws of trained members and of their mixture; saved as safetensors and JSON.
+
+    posterior ──► inputs ──► ratios ──► flows
+    files                               classifiers ──► cells, tempered
+
+`posterior` is the mixture; `flows` and `classifiers` are the two kinds of members.
+"""
 
 from __future__ import annotations
 

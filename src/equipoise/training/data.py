@@ -10,7 +10,7 @@ batch is read and sent when it is needed.
 
 from __future__ import annotations
 
-__all__ = ["Data"]
+__all__ = ["Data", "take"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +21,32 @@ from torch import Tensor
 
 #: The share of a device's free memory that x may take before it is streamed.
 SHARE = 0.6
+
+
+def take(x: Any, rows: Tensor) -> Any:
+    """Some rows of an array; a view where they are contiguous."""
+    lo, hi = int(rows[0]), int(rows[-1]) + 1
+    if hi - lo == len(rows) and bool((rows[1:] > rows[:-1]).all()):
+        return x[lo:hi]
+    return x[rows] if isinstance(x, Tensor) else x[rows.numpy()]
+
+
+def _rows(x: Any, index: Any) -> Tensor:
+    """Rows of an array as a tensor, in its own dtype."""
+    if isinstance(x, Tensor):
+        rows = x[index.to(x.device)] if isinstance(index, Tensor) else x[index]
+    elif isinstance(x, np.ndarray):
+        # Sorted reads keep a memory-mapped file sequential; the order of the batch is then restored.
+        if isinstance(index, Tensor):
+            order = index.numpy().argsort()
+            sorted_rows = np.ascontiguousarray(x[index.numpy()[order]])
+            rows = torch.empty(sorted_rows.shape, dtype=torch.from_numpy(sorted_rows).dtype)
+            rows[torch.from_numpy(order)] = torch.from_numpy(sorted_rows)
+        else:
+            rows = torch.from_numpy(np.ascontiguousarray(x[index]))
+    else:
+        rows = torch.as_tensor(x[index])
+    return rows
 
 
 class Data:
@@ -72,21 +98,3 @@ class Data:
         if self.device.type == "cuda":
             x = x.pin_memory()
         return x.to(self.device, non_blocking=True)
-
-
-def _rows(x: Any, index: Any) -> Tensor:
-    """Rows of an array as a tensor of a dtype that training can hold: float32, or whole numbers as they are."""
-    if isinstance(x, Tensor):
-        rows = x[index.to(x.device)] if isinstance(index, Tensor) else x[index]
-    elif isinstance(x, np.ndarray):
-        # Sorted reads keep a memory-mapped file sequential; the order of the batch is then restored.
-        if isinstance(index, Tensor):
-            order = index.numpy().argsort()
-            sorted_rows = np.ascontiguousarray(x[index.numpy()[order]])
-            rows = torch.empty(sorted_rows.shape, dtype=torch.from_numpy(sorted_rows).dtype)
-            rows[torch.from_numpy(order)] = torch.from_numpy(sorted_rows)
-        else:
-            rows = torch.from_numpy(np.ascontiguousarray(x[index]))
-    else:
-        rows = torch.as_tensor(x[index])
-    return rows

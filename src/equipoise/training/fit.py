@@ -1,57 +1,28 @@
-"""`fit`: from simulations to a posterior. `fit_many`: many members, methods, strengths and data sets in one call.
-
-Members that can be evaluated by the same code, whatever their loss, strength, seed, data set and start, train in one
-stack.
-"""
+"""`fit`: from simulations to a posterior. `fit_many`: many members, methods, strengths and data sets in one call."""
 
 from __future__ import annotations
 
-__all__ = ["Member", "fit", "fit_many"]
+__all__ = ["fit", "fit_many"]
 
-import dataclasses
-import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor, nn
 
-from equipoise.losses import Objective, rolls_needed
+from equipoise.losses import rolls_needed
 from equipoise.methods import Method, resolve
-from equipoise.networks import Classifier, Embedding, Module, Network, SplineFlow, UserNetwork, choose_embedding
+from equipoise.networks import Embedding
 from equipoise.posteriors import Posterior
-from equipoise.priors import Prior, as_prior
+from equipoise.priors import as_prior
 from equipoise.randomness import integer
 
-from .checkpoint import Checkpoint, fingerprint
-from .data import Data
-from .inputs import check_pairs, split_rows, theta_scaling
-from .loop import Trained, train_stack
+from .inputs import as_device, as_embedding, check_pairs, split_rows, theta_scaling, x_scaling
+from .members import Member, network_of
+from .outcome import posterior_of, report_divergence
 from .settings import PAPER, Settings
-
-
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """One network to train.
-
-    Arguments:
-        method: its row of the table, possibly changed with `methods.resolve`.
-        seed: of its weights and shuffles.
-        data: which of the data sets it reads.
-        objective: `Objective`'s other options: unbiased, normalized, normalizer, contrastive, gamma.
-        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
-            weights in a random start and the paper's recipe otherwise.
-    """
-
-    method: Method
-    seed: int = 0
-    data: int = 0
-    objective: tuple[tuple[str, Any], ...] = ()
-    init: str | None = None
+from .stacking import grouped, train_members
 
 
 def fit(
@@ -139,8 +110,7 @@ def fit(
     if network is not None and row.network != "classifier":
         raise ValueError(
             f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a "
-            "flow. Choose one of nre, "
-            "bnre, nre_c, bnre_c."
+            "flow. Choose one of nre, bnre, nre_c, bnre_c."
         )
     options = {
         "unbiased": unbiased_balance,
@@ -183,8 +153,7 @@ def fit(
     if not alive:
         raise RuntimeError(
             f"all {members} members diverged: no validation loss was ever finite. Lower learning_rate (now "
-            f"{learning_rate}), set clip=1.0, and "
-            "check x for extreme values."
+            f"{learning_rate}), set clip=1.0, and check x for extreme values."
         )
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
@@ -233,7 +202,7 @@ def fit_many(
         One posterior a member, in order, each with its own history; None where a member never had a finite loss.
     """
     prior = as_prior(prior)
-    target = _device(device)
+    target = as_device(device)
     dtype = torch.get_default_dtype()
     pairs = [check_pairs(theta, x, prior, dtype) for theta, x in data]
     sizes = {len(theta) for theta, _ in pairs}
@@ -244,244 +213,33 @@ def fit_many(
         )
     (n,), (x_shape,) = sizes, shapes
     objectives = [m.method.objective(**dict(m.objective)) for m in members]
-    train_rows, validation_rows = split_rows(
-        n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed
-    )
+    rows = split_rows(n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed)
 
-    body = _embedding(embedding, x_shape, progress)
+    body = as_embedding(embedding, x_shape, progress)
     place = prior.to(target)
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
-    nets = [_network(m, place, body, network, hidden, transforms, loc, scale) for m in members]
-    constants = [_x_constants(body, x, train_rows, standardize and network is None, x_scale) for _, x in pairs]
+    nets = [network_of(m, place, body, loc, scale, own=network, hidden=hidden, transforms=transforms) for m in members]
+    constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
 
-    stacks: dict[str, list[int]] = {}
-    for i, (net, objective) in enumerate(zip(nets, objectives, strict=True)):
-        stacks.setdefault(_stack_key(net, objective), []).append(i)
     results: list[Posterior | None] = [None] * len(members)
-    for number, chosen in enumerate(stacks.values()):
-        label = "training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}"
+    stacks = grouped(nets, objectives)
+    for number, chosen in enumerate(stacks):
         mine = [members[i] for i in chosen]
-        trained = _train(
+        trained = train_members(
             mine,
             [nets[i] for i in chosen],
             [objectives[i] for i in chosen],
             pairs,
             constants,
-            (train_rows, validation_rows),
+            rows,
             settings,
             target,
-            dtype,
-            None if checkpoint is None else Path(checkpoint) / f"stack-{number}.safetensors",
-            compile,
-            progress,
-            label,
+            path=None if checkpoint is None else Path(checkpoint) / f"stack-{number}.safetensors",
+            compile=compile,
+            progress=progress,
+            label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
         )
         for k, i in enumerate(chosen):
-            results[i] = _posterior(members[i], nets[i], trained, k, settings, target, n)
-        _report(trained, mine)
+            results[i] = posterior_of(members[i], nets[i], trained, k, settings, target, n)
+        report_divergence(trained, mine)
     return results
-
-
-def _train(
-    members: list[Member],
-    nets: list[Network],
-    objectives: list[Objective],
-    pairs: list[tuple[Tensor, Any]],
-    constants: list[tuple[Tensor, Tensor]],
-    rows: tuple[Tensor, Tensor],
-    settings: Settings,
-    device: torch.device,
-    dtype: torch.dtype,
-    path: Path | None,
-    compile: bool | None,
-    progress: bool | None,
-    label: str,
-) -> Trained:
-    """One stack: its first weights, its data on the device, its loop."""
-    layout = nets[0].layout
-    flat = []
-    for member, net in zip(members, nets, strict=True):
-        seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
-        mean, std = constants[member.data]
-        flat.append(layout.flatten(net.init(seeds, [mean], [std])))
-    sets = sorted({m.data for m in members})
-    which_x = torch.tensor([sets.index(m.data) for m in members])
-    # One code for each data set and way to encode θ.
-    encodings: dict[tuple[int, str], Network] = {}
-    for member, net in zip(members, nets, strict=True):
-        encodings.setdefault((member.data, _encoding_key(net)), net)
-    keys = list(encodings)
-    which_code = torch.tensor([keys.index((m.data, _encoding_key(net))) for m, net in zip(members, nets, strict=True)])
-    parts = []
-    for chosen in rows:
-        codes = [net.encode(pairs[d][0][chosen].to(device, dtype)) for (d, _), net in encodings.items()]
-        xs = [_take(pairs[d][1], chosen) for d in sets]
-        parts.append(Data(codes, xs, device))
-    saved = None
-    if path is not None:
-        described = {
-            "settings": dataclasses.asdict(settings),
-            "members": [dataclasses.asdict(m) for m in members],
-            "networks": [net.spec() for net in nets],
-            "prior": nets[0].prior.spec(),
-            "dtype": str(dtype),
-            "compile": compile,
-        }
-        arrays = [a for d in sets for a in pairs[d]]
-        saved = Checkpoint(path, fingerprint(described, [*arrays, *rows]))
-    shuffles = torch.tensor([integer(m.seed, "shuffle") for m in members])
-    return train_stack(
-        nets[0],
-        objectives,
-        torch.cat(flat).to(dtype),
-        shuffles,
-        which_code,
-        which_x,
-        parts[0],
-        parts[1],
-        settings,
-        compile=compile,
-        checkpoint=saved,
-        progress=progress,
-        label=label,
-    )
-
-
-def _posterior(
-    member: Member, net: Network, trained: Trained, k: int, settings: Settings, device: torch.device, n: int
-) -> Posterior | None:
-    """The posterior of one member of a trained stack."""
-    if trained.best_epoch[k] < 0:
-        return None
-    stack = net.layout.cut(trained.flat[k : k + 1].to(device))
-    epochs = int(trained.epochs[k])
-    names = {"train_balance": "balance"}
-    per_epoch = {names.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
-    per_member = {
-        "best_epoch": ("member", trained.best_epoch[k : k + 1]),
-        "best_loss": ("member", trained.best_loss[k : k + 1]),
-        "epochs": ("member", trained.epochs[k : k + 1]),
-        "diverged": ("member", trained.diverged[k : k + 1]),
-    }
-    history = xr.Dataset(per_epoch | per_member, coords={"epoch": range(epochs), "member": ["0"]})
-    history.attrs |= {
-        "compiled": int(trained.compiled),
-        "stack_seconds": trained.seconds,
-        "stack_members": len(trained.epochs),
-    }
-    record = {
-        "method": dataclasses.asdict(member.method),
-        "objective": dict(member.objective),
-        "seeds": [member.seed],
-        "settings": dataclasses.asdict(settings),
-        "pairs": n,
-        "torch": torch.__version__,
-        "trained_on": str(device),
-    }
-    return Posterior(net, {name: w.clone() for name, w in stack.items()}, history, record)
-
-
-def _report(trained: Trained, members: list[Member]) -> None:
-    """Say which members diverged."""
-    lost = np.flatnonzero(trained.diverged)
-    if len(lost) == 0:
-        return
-    gone = [i for i in lost if trained.best_epoch[i] < 0]
-    saved = [i for i in lost if trained.best_epoch[i] >= 0]
-    parts = []
-    if saved:
-        parts.append(
-            f"member(s) {', '.join(map(str, saved))} met a loss that was not finite and keep their best weights "
-            "before it"
-        )
-    if gone:
-        parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
-    names = sorted({m.method.name for m in members})
-    warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}. The others are not affected.", stacklevel=4)
-
-
-# --- what a stack is made of -----------------------------------------------------------------------------------------
-
-
-def _network(
-    member: Member,
-    prior: Prior,
-    body: Embedding,
-    own: nn.Module | None,
-    hidden: Sequence[int] | None,
-    transforms: int,
-    loc: Tensor,
-    scale: Tensor,
-) -> Network:
-    if own is not None:
-        return UserNetwork(own, prior, body.x_shape)
-    widths: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
-    method = member.method
-    if method.network == "classifier":
-        return Classifier(prior, body, theta_loc=loc, theta_scale=scale, **widths)
-    init = member.init or ("standard" if method.start == "random" else "scaled")
-    return SplineFlow(
-        prior, body, method.start, init, transforms=transforms, theta_loc=loc, theta_scale=scale, **widths
-    )
-
-
-def _encoding_key(net: Network) -> str:
-    return json.dumps({k: v for k, v in net.spec().items() if k in ("kind", "start", "theta_loc", "theta_scale")})
-
-
-def _stack_key(net: Network, objective: Objective) -> str:
-    """Members with equal keys are evaluated by the same code and train in one step.
-
-    A flow's start decides how θ is encoded and which weights it begins with, but in the step only whether the base
-    is normal. The number of rolls decides what is evaluated: a plain NPE member would pay for marginal pairs that it
-    does not use.
-    """
-    spec = {k: v for k, v in net.spec().items() if k not in ("start", "init", "theta_loc", "theta_scale")}
-    base = net.start == "prior_base" if isinstance(net, SplineFlow) else None
-    return json.dumps([spec, base, rolls_needed(objective)], sort_keys=True)
-
-
-def _embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ...], progress: bool | None) -> Embedding:
-    if isinstance(embedding, Embedding):
-        if embedding.x_shape != x_shape:
-            raise ValueError(
-                f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}"
-            )
-        return embedding
-    if embedding is not None:
-        return Module(embedding, x_shape)
-    chosen = choose_embedding(x_shape)
-    if len(x_shape) > 1 and progress is not False:
-        kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
-        print(f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another")
-    return chosen
-
-
-def _x_constants(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
-    if standardize:
-        mean, std = body.statistics(torch.as_tensor(_take(x, rows[: 1 << 16])))
-    else:
-        mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
-    dtype = torch.get_default_dtype()
-    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is
-
-
-def _take(x: Any, rows: Tensor) -> Any:
-    """Some rows of an array; a view where they are contiguous."""
-    lo, hi = int(rows[0]), int(rows[-1]) + 1
-    if hi - lo == len(rows) and bool((rows[1:] > rows[:-1]).all()):
-        return x[lo:hi]
-    return x[rows] if isinstance(x, Tensor) else x[rows.numpy()]
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device='{chosen}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0"
-        )
-    return chosen

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-__all__ = ["check_pairs", "split_rows", "theta_scaling"]
+__all__ = ["as_device", "as_embedding", "check_pairs", "split_rows", "theta_scaling", "x_scaling"]
 
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from equipoise.networks import Embedding, Module, choose_embedding
 from equipoise.priors import BoxUniform, Prior
 from equipoise.randomness import generator, isolated
 
+from .data import take
 from .settings import Settings
+
+
+def as_device(device: str | torch.device | None) -> torch.device:
+    """Where to train: a GPU where there is one and nothing was asked for, or an error where it is not there."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device='{chosen}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0"
+        )
+    return chosen
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[Tensor, Any]:
@@ -65,6 +81,23 @@ def _refuse_invalid(values: Tensor, name: str) -> None:
         )
 
 
+def as_embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ...], progress: bool | None) -> Embedding:
+    """What was given as an embedding of observations of this shape; for None, what the shape suggests."""
+    if isinstance(embedding, Embedding):
+        if embedding.x_shape != x_shape:
+            raise ValueError(
+                f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}"
+            )
+        return embedding
+    if embedding is not None:
+        return Module(embedding, x_shape)
+    chosen = choose_embedding(x_shape)
+    if len(x_shape) > 1 and progress is not False:
+        kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
+        print(f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another")
+    return chosen
+
+
 def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: int) -> tuple[Tensor, Tensor]:
     """The rows that train and those that judge: floor((1 - fraction) n) and floor(fraction n) of them."""
     if not 0 < fraction < 1:
@@ -97,3 +130,16 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
         std = (high - low) / 2
     dtype = torch.get_default_dtype()
     return mean.cpu().to(dtype), std.clamp(min=1e-12).cpu().to(dtype)
+
+
+def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
+    """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
+
+    Without standardisation they are 0 and `x_scale`.
+    """
+    if standardize:
+        mean, std = body.statistics(torch.as_tensor(take(x, rows[: 1 << 16])))
+    else:
+        mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
+    dtype = torch.get_default_dtype()
+    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is

@@ -1,0 +1,70 @@
+"""Members: what one network to train is, and the network itself."""
+
+from __future__ import annotations
+
+__all__ = ["Member", "network_of"]
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from equipoise.methods import Method
+from equipoise.networks import Classifier, Embedding, Network, SplineFlow, UserNetwork
+from equipoise.priors import Prior
+
+
+def network_of(
+    member: Member,
+    prior: Prior,
+    body: Embedding,
+    loc: Tensor,
+    scale: Tensor,
+    *,
+    own: nn.Module | None = None,
+    hidden: Sequence[int] | None = None,
+    transforms: int = 3,
+) -> Network:
+    """The architecture of a member.
+
+    Arguments:
+        member: what to train.
+        prior: the prior, on the device of training.
+        body: what turns x into features.
+        loc: what standardises θ: its mean, with shape `(D,)`.
+        scale: its deviation, with shape `(D,)`.
+        own: a user's module with `log_ratio(theta, x)`, which takes the place of everything else.
+        hidden: widths of the hidden layers; None for the paper's.
+        transforms: of a flow.
+    """
+    if own is not None:
+        return UserNetwork(own, prior, body.x_shape)
+    widths: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
+    method = member.method
+    if method.network == "classifier":
+        return Classifier(prior, body, theta_loc=loc, theta_scale=scale, **widths)
+    init = member.init or ("standard" if method.start == "random" else "scaled")
+    return SplineFlow(
+        prior, body, method.start, init, transforms=transforms, theta_loc=loc, theta_scale=scale, **widths
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One network to train.
+
+    Arguments:
+        method: its row of the table, possibly changed with `methods.resolve`.
+        seed: of its weights and shuffles.
+        data: which of the data sets it reads.
+        objective: `Objective`'s other options: unbiased, normalized, normalizer, contrastive, gamma.
+        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
+            weights in a random start and the paper's recipe otherwise.
+    """
+
+    method: Method
+    seed: int = 0
+    data: int = 0
+    objective: tuple[tuple[str, Any], ...] = ()
+    init: str | None = None

@@ -1,0 +1,88 @@
+"""What comes out of a trained stack: a posterior a member, and a word on those that diverged."""
+
+from __future__ import annotations
+
+__all__ = ["posterior_of", "report_divergence"]
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+
+from equipoise.networks import Network
+from equipoise.posteriors import Posterior
+
+from .loop import Trained
+from .members import Member
+from .settings import Settings
+
+
+def posterior_of(
+    member: Member, net: Network, trained: Trained, k: int, settings: Settings, device: torch.device, pairs: int
+) -> Posterior | None:
+    """The posterior of one member of a trained stack, or None where it never had a finite loss.
+
+    Arguments:
+        member: what was trained.
+        net: its network.
+        trained: the stack.
+        k: its place in the stack.
+        settings: the protocol.
+        device: where the posterior is wanted, and was trained.
+        pairs: how many pairs there were.
+    """
+    if trained.best_epoch[k] < 0:
+        return None
+    stack = net.layout.cut(trained.flat[k : k + 1].to(device))
+    record = {
+        "method": dataclasses.asdict(member.method),
+        "objective": dict(member.objective),
+        "seeds": [member.seed],
+        "settings": dataclasses.asdict(settings),
+        "pairs": pairs,
+        "torch": torch.__version__,
+        "trained_on": str(device),
+    }
+    return Posterior(net, {name: w.clone() for name, w in stack.items()}, _history(trained, k), record)
+
+
+def _history(trained: Trained, k: int) -> xr.Dataset:
+    """What happened to member k of a stack, over `epoch` and a `member` axis of one."""
+    epochs = int(trained.epochs[k])
+    names = {"train_balance": "balance"}
+    per_epoch = {names.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
+    per_member = {
+        "best_epoch": ("member", trained.best_epoch[k : k + 1]),
+        "best_loss": ("member", trained.best_loss[k : k + 1]),
+        "epochs": ("member", trained.epochs[k : k + 1]),
+        "diverged": ("member", trained.diverged[k : k + 1]),
+    }
+    history = xr.Dataset(per_epoch | per_member, coords={"epoch": range(epochs), "member": ["0"]})
+    history.attrs |= {
+        "compiled": int(trained.compiled),
+        "stack_seconds": trained.seconds,
+        "stack_members": len(trained.epochs),
+    }
+    return history
+
+
+def report_divergence(trained: Trained, members: Sequence[Member]) -> None:
+    """Say which members diverged."""
+    lost = np.flatnonzero(trained.diverged)
+    if len(lost) == 0:
+        return
+    gone = [i for i in lost if trained.best_epoch[i] < 0]
+    saved = [i for i in lost if trained.best_epoch[i] >= 0]
+    parts = []
+    if saved:
+        parts.append(
+            f"member(s) {', '.join(map(str, saved))} met a loss that was not finite and keep their best weights "
+            "before it"
+        )
+    if gone:
+        parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
+    names = sorted({m.method.name for m in members})
+    warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}. The others are not affected.", stacklevel=4)

@@ -1,0 +1,162 @@
+"""Stacking: which members train together, and what their loop begins with.
+
+Members that can be evaluated by the same code, whatever their loss, strength, seed, data set and start, train in one
+stack. Their data sets are held once, however many members read them, and θ is encoded once for each data set and way
+to encode it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["grouped", "train_members"]
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.losses import Objective, rolls_needed
+from equipoise.networks import Network, SplineFlow
+from equipoise.randomness import integer
+
+from .checkpoint import Checkpoint, fingerprint
+from .data import Data, take
+from .loop import Trained, train_stack
+from .members import Member
+from .settings import Settings
+
+
+def grouped(nets: Sequence[Network], objectives: Sequence[Objective]) -> list[list[int]]:
+    """The indices of the members of each stack."""
+    stacks: dict[str, list[int]] = {}
+    for i, (net, objective) in enumerate(zip(nets, objectives, strict=True)):
+        stacks.setdefault(_stack_key(net, objective), []).append(i)
+    return list(stacks.values())
+
+
+def train_members(
+    members: Sequence[Member],
+    nets: Sequence[Network],
+    objectives: Sequence[Objective],
+    pairs: Sequence[tuple[Tensor, Any]],
+    constants: Sequence[tuple[Tensor, Tensor]],
+    rows: tuple[Tensor, Tensor],
+    settings: Settings,
+    device: torch.device,
+    *,
+    path: Path | None = None,
+    compile: bool | None = None,
+    progress: bool | None = None,
+    label: str = "training",
+) -> Trained:
+    """Train one stack.
+
+    Arguments:
+        members: its M members.
+        nets: their networks, all evaluated by the code of the first.
+        objectives: what they minimise.
+        pairs: all data sets, `(N, D)` and `(N, *x_shape)`; members name theirs by its index.
+        constants: what standardises x, mean and deviation of each data set.
+        rows: of a data set, those that train and those that judge.
+        settings: the protocol.
+        device: where to train.
+        path: of the checkpoint; None for none.
+        compile: as in `train_stack`.
+        progress: as in `train_stack`.
+        label: as in `train_stack`.
+    """
+    which_code, which_x, (train, validation) = _data(members, nets, pairs, rows, device)
+    shuffles = torch.tensor([integer(m.seed, "shuffle") for m in members])
+    return train_stack(
+        nets[0],
+        objectives,
+        _first_weights(members, nets, constants).to(pairs[0][0].dtype),
+        shuffles,
+        which_code,
+        which_x,
+        train,
+        validation,
+        settings,
+        compile=compile,
+        checkpoint=None if path is None else Checkpoint(path, _identity(members, nets, pairs, rows, settings, compile)),
+        progress=progress,
+        label=label,
+    )
+
+
+def _first_weights(
+    members: Sequence[Member], nets: Sequence[Network], constants: Sequence[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """The weights that members begin with, with shape `(M, P)`."""
+    flat = []
+    for member, net in zip(members, nets, strict=True):
+        seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
+        mean, std = constants[member.data]
+        flat.append(nets[0].layout.flatten(net.init(seeds, [mean], [std])))
+    return torch.cat(flat)
+
+
+def _data(
+    members: Sequence[Member],
+    nets: Sequence[Network],
+    pairs: Sequence[tuple[Tensor, Any]],
+    rows: tuple[Tensor, Tensor],
+    device: torch.device,
+) -> tuple[Tensor, Tensor, list[Data]]:
+    """Which code and which data set each member reads, each with shape `(M,)`, and the data of training and validation.
+
+    There is one code for each data set and way to encode θ.
+    """
+    sets = sorted({m.data for m in members})
+    which_x = torch.tensor([sets.index(m.data) for m in members])
+    keys = [(member.data, _encoding_key(net)) for member, net in zip(members, nets, strict=True)]
+    encoders: dict[tuple[int, str], Network] = {}
+    for key, net in zip(keys, nets, strict=True):
+        encoders.setdefault(key, net)
+    which_code = torch.tensor([list(encoders).index(key) for key in keys])
+    parts = []
+    for chosen in rows:
+        codes = [net.encode(pairs[d][0][chosen].to(device)) for (d, _), net in encoders.items()]
+        parts.append(Data(codes, [take(pairs[d][1], chosen) for d in sets], device))
+    return which_code, which_x, parts
+
+
+def _identity(
+    members: Sequence[Member],
+    nets: Sequence[Network],
+    pairs: Sequence[tuple[Tensor, Any]],
+    rows: tuple[Tensor, Tensor],
+    settings: Settings,
+    compile: bool | None,
+) -> str:
+    """The fingerprint of everything that decides what a stack's training ends in."""
+    described = {
+        "settings": dataclasses.asdict(settings),
+        "members": [dataclasses.asdict(m) for m in members],
+        "networks": [net.spec() for net in nets],
+        "prior": nets[0].prior.spec(),
+        "dtype": str(pairs[0][0].dtype),
+        "compile": compile,
+    }
+    arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
+    return fingerprint(described, [*arrays, *rows])
+
+
+def _encoding_key(net: Network) -> str:
+    """Networks with equal keys encode θ alike."""
+    return json.dumps({k: v for k, v in net.spec().items() if k in ("kind", "start", "theta_loc", "theta_scale")})
+
+
+def _stack_key(net: Network, objective: Objective) -> str:
+    """Members with equal keys are evaluated by the same code and train in one step.
+
+    A flow's start decides how θ is encoded and which weights it begins with, but in the step only whether the base
+    is normal. The number of rolls decides what is evaluated: a plain NPE member would pay for marginal pairs that it
+    does not use.
+    """
+    spec = {k: v for k, v in net.spec().items() if k not in ("start", "init", "theta_loc", "theta_scale")}
+    base = net.start == "prior_base" if isinstance(net, SplineFlow) else None
+    return json.dumps([spec, base, rolls_needed(objective)], sort_keys=True)
