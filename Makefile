@@ -36,8 +36,9 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m equipoise.demo
 	$(BIN)/equipoise run --out demo
 
+# A process for each core, up to four; a file's tests stay together.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of their own would wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

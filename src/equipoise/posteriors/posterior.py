@@ -26,7 +26,6 @@ from equipoise.priors import Prior
 from equipoise.randomness import generator as make_generator
 
 from . import classifiers, flows
-from .cells import Cells, make_cells
 from .inputs import observations, paired
 from .ratios import Ratio, chunk, member_ratios, ratio_of, some_weights
 
@@ -167,10 +166,6 @@ class Posterior:
     def ratio_of(self, x: Tensor, *, features: Tensor | None = None) -> Ratio:
         """Log-ratios of θ and these observations, with the features of x computed once."""
         return ratio_of(self.network, self.stack, self.features(x) if features is None else features)
-
-    def cells(self, x: Tensor) -> Cells:
-        """The posterior of a classifier on cells, for x with shape `(B, *x_shape)` (D ≤ 2)."""
-        return make_cells(self.ratio_of(x), self.prior, some_weights(self.stack))
 
     @torch.no_grad()
     def log_normalizers(self, x: Tensor) -> Tensor:
