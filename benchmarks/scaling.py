@@ -26,7 +26,9 @@ from equipoise.experiments.results import OTHERS
 GOAL = 0.05
 
 
-def trivial(stack: Stack, folder: Folder, device: str | None, threads: int, checkpoint: bool) -> None:
+def trivial(
+    stack: Stack, folder: Folder, device: str | None, threads: int, checkpoint: bool, compile: bool | None
+) -> None:
     """Write what a real stack would."""
     cells = len(stack.cells)
     arrays = {name: np.zeros(cells) for name in (*PER_CELL, *OTHERS)}

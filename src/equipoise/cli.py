@@ -103,6 +103,12 @@ def run(
         ),
     ] = None,
     checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", show_default=False, help="Compile steps; where it pays back, unless given."
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write figures and the report.")] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be computed and what it would cost.")
@@ -141,7 +147,9 @@ def run(
         if dry_run:
             show_plan(chosen, folder, device, as_json)
             return
-        state = compute(chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, quiet or as_json)
+        state = compute(
+            chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, compile, quiet or as_json
+        )
         conclude(chosen, folder, state, report, quiet, as_json)
     raise typer.Exit(0 if state.complete else 1)
 

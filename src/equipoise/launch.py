@@ -83,6 +83,7 @@ def compute(
     checkpoint: bool,
     stop_after: float | None,
     pace: float | None,
+    compile: bool | None,
     quiet: bool,
 ) -> State:
     """Compute what is missing, and show how it goes."""
@@ -103,6 +104,7 @@ def compute(
             checkpoint=checkpoint,
             stop_after=None if stop_after is None else 60 * stop_after,
             pace=pace,
+            compile=compile,
             tell=watch.tell,
         )
 

@@ -34,7 +34,7 @@ def wait_for(condition, process=None):
         time.sleep(0.02)
 
 
-def nothing(stack, folder, device, threads, checkpoint):
+def nothing(stack, folder, *how):
     """Computes a stack in no time."""
     folder.write_stack(stack.identity, {"cells": [{"identity": c.identity} for c in stack.cells]}, {})
 
@@ -51,10 +51,10 @@ def test_running_again_computes_nothing(undisturbed):
 
 
 def test_a_failure_keeps_its_traceback_stops_nobody_and_is_retried(tmp_path):
-    def moody(stack, folder, device, threads, checkpoint):
+    def moody(stack, folder, *how):
         if stack.cells[0].method == "npe" and stack.budget == 128:
             raise RuntimeError("the third moon is missing")
-        nothing(stack, folder, device, threads, checkpoint)
+        nothing(stack, folder)
 
     told = []
     grid = load_grid(TINY)
@@ -74,9 +74,9 @@ def test_a_failure_keeps_its_traceback_stops_nobody_and_is_retried(tmp_path):
 def test_a_grid_that_grows_keeps_its_cells(tmp_path):
     computed = []
 
-    def note(stack, folder, device, threads, checkpoint):
+    def note(stack, folder, *how):
         computed.append([(c.method, c.run) for c in stack.cells])
-        nothing(stack, folder, device, threads, checkpoint)
+        nothing(stack, folder)
 
     small = TINY | {"methods": ["nre"], "budgets": [128], "runs": 1, "stack": None}
     run_grid(load_grid(small), tmp_path, compute=note)
@@ -89,10 +89,10 @@ def test_a_grid_that_grows_keeps_its_cells(tmp_path):
 def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):
     order = []
 
-    def slow(stack, folder, device, threads, checkpoint):
+    def slow(stack, folder, *how):
         order.append(stack.budget)
         time.sleep(0.05)
-        nothing(stack, folder, device, threads, checkpoint)
+        nothing(stack, folder)
 
     grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
     state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08, pace=0)
@@ -148,11 +148,11 @@ def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path
             shutil.copy(file, out / "stacks")
         begun = []
 
-        def one(stack, folder, device, threads, checkpoint, begun=begun):
+        def one(stack, folder, device, threads, checkpoint, compile, begun=begun):
             if len(begun) == 3:
                 raise KeyboardInterrupt  # the machine is taken away in the middle of the fourth stack
             begun.append(stack)
-            compute_stack(stack, folder, device, threads, checkpoint)
+            compute_stack(stack, folder, device, threads, checkpoint, compile)
 
         with contextlib.suppress(KeyboardInterrupt):
             run_grid(grid, out, threads=1, device="cpu", compute=one)
@@ -162,16 +162,16 @@ def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path
     assert_same_cells(undisturbed, out)
 
 
-def test_the_number_of_threads_is_that_of_the_first_run(tmp_path):
+def test_the_number_of_threads_is_that_of_the_first_run_and_compiling_is_chosen_in_each(tmp_path):
     seen = []
 
-    def note(stack, folder, device, threads, checkpoint):
-        seen.append(threads)
-        nothing(stack, folder, device, threads, checkpoint)
+    def note(stack, folder, device, threads, checkpoint, compile):
+        seen.append((threads, compile))
+        nothing(stack, folder)
 
     run_grid(load_grid(TINY | {"budgets": [128]}), tmp_path, compute=note, threads=3)
-    run_grid(load_grid(TINY), tmp_path, compute=note)
-    assert set(seen) == {3}
+    run_grid(load_grid(TINY), tmp_path, compute=note, compile=True)
+    assert set(seen) == {(3, None), (3, True)}
 
 
 def test_somebody_elses_stack_is_left_alone(tmp_path):
@@ -331,7 +331,7 @@ def test_a_stack_that_kills_its_workers_fails_unless_it_was_written(tmp_path):
     folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
     assert _outcome(Lost(), stack, folder) == FAILED
     assert "worker died 4 times" in (folder.failure(stack.identity) or "")
-    nothing(stack, folder, None, 1, False)
+    nothing(stack, folder)
     assert _outcome(Lost(), stack, folder) == DONE
 
 

@@ -65,6 +65,7 @@ class Execution:
         deadline: when all has to be over, in seconds since the epoch; None for never. A stack that is not expected to
             end by then is not begun.
         pace: what a stack is expected to take, as a share of its cost; None for what those in the folder took.
+        compile: whether steps are compiled; None where it pays back for the stack alone.
     """
 
     device: str | None = None
@@ -73,6 +74,7 @@ class Execution:
     checkpoint_above: float = CHECKPOINT_ABOVE
     deadline: float | None = None
     pace: float | None = None
+    compile: bool | None = None
 
     def expected(self, stack: Stack, folder: Folder) -> float:
         """Seconds that a stack is expected to take."""
@@ -109,13 +111,13 @@ def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> 
         keep = execution.checkpoint and most > execution.checkpoint_above
         try:
             try:
-                compute(stack, folder, execution.device, execution.threads, keep)
+                compute(stack, folder, execution.device, execution.threads, keep, execution.compile)
             except ValueError as error:
                 if "checkpoint" not in str(error) or not folder.checkpoint(identity).exists():
                     raise
                 # The state of another version of the training is of no use.
                 shutil.rmtree(folder.checkpoint(identity))
-                compute(stack, folder, execution.device, execution.threads, keep)
+                compute(stack, folder, execution.device, execution.threads, keep, execution.compile)
         except Exception as error:
             about = f"{stack.label}\ncells {', '.join(c.identity for c in stack.cells)}\n\n"
             folder.write_failure(identity, about + "".join(traceback.format_exception(error)))

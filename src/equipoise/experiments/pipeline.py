@@ -39,7 +39,12 @@ Pairs = tuple[Tensor, Tensor]
 
 
 def compute_stack(
-    stack: Stack, folder: Folder, device: str | None = None, threads: int = 1, checkpoint: bool = True
+    stack: Stack,
+    folder: Folder,
+    device: str | None = None,
+    threads: int = 1,
+    checkpoint: bool = True,
+    compile: bool | None = None,
 ) -> None:
     """Compute a stack and put its file into the folder.
 
@@ -49,12 +54,14 @@ def compute_stack(
         device: "cpu", "cuda", or None for a GPU where there is one.
         threads: of the CPU; results are equal to the last bit only for equal numbers of them.
         checkpoint: whether an interrupted training goes on where it was.
+        compile: whether steps are compiled; None where it pays back.
     """
     began, started = time.time(), time.monotonic()
     with _threads(threads), _watched(stack, folder) as warned:
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
-        posteriors = _train(stack, task, data, device, folder.checkpoint(stack.identity) if checkpoint else None)
+        state = folder.checkpoint(stack.identity) if checkpoint else None
+        posteriors = _train(stack, task, data, device, state, compile)
         trained = time.monotonic()
         mixtures = [_mixture(members) for members in posteriors]
         judged = _judge(stack, task, mixtures, folder)
@@ -86,7 +93,12 @@ def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int
 
 
 def _train(
-    stack: Stack, task: Task, data: Sequence[Pairs], device: str | None, checkpoint: Path | None
+    stack: Stack,
+    task: Task,
+    data: Sequence[Pairs],
+    device: str | None,
+    checkpoint: Path | None,
+    compile: bool | None,
 ) -> list[list[Posterior | None]]:
     """One posterior for each member of each cell, all trained in one call; None for a member that was lost."""
     sizes, runs = stack.sizes, stack.runs
@@ -106,6 +118,7 @@ def _train(
         x_scale=sizes.x_scale,
         device=device,
         checkpoint=checkpoint,
+        compile=compile,
     )
     return [trained[i : i + stack.members] for i in range(0, len(trained), stack.members)]
 

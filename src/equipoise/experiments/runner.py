@@ -87,6 +87,7 @@ def run_grid(
     checkpoint: bool = True,
     stop_after: float | None = None,
     pace: float | None = None,
+    compile: bool | None = None,
     compute: Compute = compute_stack,
     tell: Tell | None = None,
 ) -> State:
@@ -103,6 +104,8 @@ def run_grid(
         stop_after: begin no stack that is not expected to end within this many seconds.
         pace: what stacks are expected to take, as a share of their cost (see `costs`); None for what those that are
             finished took. With 0 a stack is begun whatever it takes, until the time is over.
+        compile: whether steps are compiled; None where it pays back for a stack alone. What is compiled serves all
+            later stacks of a process with the same networks.
         compute: what computes a stack.
         tell: called with each stack that ended, and how.
 
@@ -114,7 +117,7 @@ def run_grid(
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
     left = missing_stacks(grid, folder, device)
     deadline = None if stop_after is None else time.time() + stop_after
-    execution = Execution(device, threads, checkpoint, deadline=deadline, pace=pace)
+    execution = Execution(device, threads, checkpoint, deadline=deadline, pace=pace, compile=compile)
     if left:
         with connect(cluster, execution, len(left)) as client:
             for stack, outcome in execute(left, folder, execution, compute, client):
