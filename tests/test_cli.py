@@ -169,7 +169,55 @@ def test_clusters_that_cannot_be(cluster, words, tmp_path, monkeypatch):
     assert words in equipoise("run", "--cluster", cluster, "--out", tmp_path / "o", "--quiet", code=2).output
 
 
-def test_fit_and_diagnose_data_of_your_own(tmp_path):
+IN_PROC = pytest.param("/proc/foo/m", marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="has no /proc"))
+
+
+@pytest.mark.parametrize("out", ["file", "file/m", IN_PROC])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit", "nowhere.npz", "--prior", "nothing"],
+        ["run", "--task", "two_moons", "--budget", "64", "--method", "npe"],
+        ["diagnose", "nowhere", "nowhere.npz"],
+    ],
+    ids=lambda c: c[0],
+)
+def test_out_is_looked_at_before_anything_else(command, out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    if (command[0], out) == ("diagnose", "file"):
+        Path("file").unlink()
+        Path("file").mkdir()
+    result = equipoise(*command, "--out", out, code=2)
+    assert len(result.output.splitlines()) == 1 and f"--out {out}" in result.output and "Errno" not in result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_dry_run_refuses_a_file_too(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in equipoise("run", "--dry-run", "--out", tmp_path / "file", code=2).output
+
+
+def test_looking_at_out_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in ("m", "deep/er/m", tmp_path / "far" / "m"):
+        assert "nowhere.npz" in equipoise("fit", "nowhere.npz", "--prior", "uniform(0,1)", "--out", out, code=2).output
+        assert "nowhere" in equipoise("diagnose", "nowhere", "nowhere.npz", "--out", out, code=2).output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_model_is_replaced_only_by_force(name, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / name).write_text("dear")
+    arguments = ("fit", tmp_path / "nowhere.npz", "--prior", "uniform(0,1)", "--out", tmp_path / "m")
+    told = equipoise(*arguments, code=2).output
+    assert str(tmp_path / "m") in told and "--force" in told and "nowhere.npz" not in told
+    assert "nowhere.npz" in equipoise(*arguments, "--force", code=2).output
+    assert (tmp_path / "m" / name).read_text() == "dear"
+
+
+def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     task = eq.task("slcp")
     for name, n, seed in (("train", 256, 0), ("fresh", 80, 1)):
         pairs = eq.simulate(task.prior, task.simulate, n, seed=seed)
@@ -200,6 +248,16 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path):
     assert found["verdict"] == str(mine.verdict.sel(member="mixture").values) == "overconfident"
     assert "mixture" in equipoise(*arguments).output and (tmp_path / "d.nc").exists()
     equipoise(*arguments, "--strict", "--quiet", code=1)
+    assert "--force" in equipoise("fit", tmp_path / "train.npz", *options, code=2).output
+    equipoise("fit", tmp_path / "train.npz", *options, "--members", 1, "--force", "--quiet")
+    assert eq.load(model).n_members == 1
+
+    def full(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("xarray.Dataset.to_netcdf", full)
+    shown = equipoise(*arguments, code=1).output
+    assert shown.index("overconfident") < shown.index("the disk is full")
 
 
 def test_tasks_and_methods_are_listed():

@@ -11,18 +11,17 @@ __all__ = ["app"]
 import csv
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 try:
     import typer
     from rich.console import Console
 except ImportError as missing:  # the core does not need them
     raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
+
+from equipoise.shell import check_file, check_folder, check_no_model, errors
 
 # Threads that wait for each other by spinning take five times as long as one thread where another process wants a core
 # (a balanced flow's step: 69 ms against 14; 12 where they sleep). It has to be said before torch is imported.
@@ -121,7 +120,7 @@ def run(
     Computes what is missing in DIR, and nothing else: run the same command again after Ctrl-C, a crash or a failure.
     What is not said follows the grid, which follows its protocol.
     """
-    with _errors():
+    with errors():
         from equipoise.experiments import Folder
         from equipoise.launch import choose_grid, compute, conclude, show_plan
 
@@ -138,6 +137,7 @@ def run(
         chosen = choose_grid(grid, protocol, epochs, changes)
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
         folder = Folder(out or (Path("demo") if demo else Path("runs") / chosen.name))
+        check_folder(folder.path, write=not dry_run)
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device is cpu or cuda, got {device!r}")
         if threads is not None and threads < 1:
@@ -161,7 +161,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show which cells of an experiment are done, running, failed or missing."""
-    with _errors():
+    with errors():
         from equipoise.experiments import Folder, collect, load_grid, state_of, table
         from equipoise.launch import cell_row, state_row
         from equipoise.terminal import status_table
@@ -201,7 +201,7 @@ def merge(
     quiet: Quiet = False,
 ) -> None:
     """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
-    with _errors():
+    with errors():
         import tempfile
 
         from equipoise.experiments import load_grid, state_of, write_results
@@ -226,7 +226,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the report again from the results: one HTML file that needs no network."""
-    with _errors():
+    with errors():
         _gather(directory)
         from equipoise.report import write_report
 
@@ -243,7 +243,7 @@ def figures(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
 ) -> None:
     """Draw the figures again from the results, as PNG and PDF."""
-    with _errors():
+    with errors():
         _gather(directory)
         from equipoise.report import write_figures
 
@@ -267,10 +267,14 @@ def fit(
     epochs: Annotated[int, typer.Option(help="At most this many.")] = 500,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in MODEL already.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a posterior on simulations of your own, and save it."""
-    with _errors():
+    with errors():
+        check_folder(out)
+        if not force:
+            check_no_model(out)
         from equipoise.posteriors import Posterior
         from equipoise.prior_text import parse_prior
         from equipoise.simulations import read_simulations
@@ -310,7 +314,9 @@ def diagnose(
     quiet: Quiet = False,
 ) -> None:
     """Judge a saved posterior on pairs it has not seen: is it overconfident?"""
-    with _errors():
+    with errors():
+        if out is not None:
+            check_file(out)
         from equipoise.diagnostics import diagnose as judge
         from equipoise.diagnostics import summary
         from equipoise.posteriors import load
@@ -319,9 +325,6 @@ def diagnose(
         posterior = load(model)
         test = read_simulations(data, x, n=pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            ds.to_netcdf(out, engine="h5netcdf")
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:
             names = (
@@ -335,13 +338,16 @@ def diagnose(
             print(json.dumps({"verdict": verdict} | {n: float(ds[n].sel(member="mixture")) for n in names}))
         elif not quiet:
             print(summary(ds))
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            ds.to_netcdf(out, engine="h5netcdf")
     raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
 
 
 @app.command(epilog="Example:  equipoise tasks --json")
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks."""
-    with _errors():
+    with errors():
         import inspect
 
         from rich.table import Table
@@ -379,7 +385,7 @@ def tasks(as_json: AsJson = False) -> None:
 @app.command(epilog="Example:  equipoise methods --json")
 def methods(as_json: AsJson = False) -> None:
     """List the methods: rows of a table, each a network, a loss, a balance term and a start."""
-    with _errors():
+    with errors():
         import dataclasses
 
         from rich.table import Table
@@ -408,25 +414,3 @@ def _gather(path: Path) -> None:
 
 def _beside(path: Path) -> Path:
     return path if path.is_dir() else path.parent
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly."""
-
-    def stop(number: int, frame: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
-        if os.environ.get("EQUIPOISE_DEBUG"):
-            raise
-        print(f"equipoise: {error} (EQUIPOISE_DEBUG=1 shows where)", file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, ValueError | TypeError | FileNotFoundError) else 1) from error
-    except KeyboardInterrupt:
-        print("stopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
