@@ -84,7 +84,13 @@ def headline(folder: Path) -> Figure:
     for x, words in ((0, "prior"), (1, "exact")):
         ax.plot(x, 0, marker="+", markersize=8, markeredgewidth=1.2, color=INK, zorder=4)
         ax.annotate(words, (x, 0), xytext=(0, -11), textcoords="offset points", ha="center", color=GREY, fontsize=7)
-    ax.annotate("overconfident", (0.98, 0.03), xycoords="axes fraction", ha="right", color=VERDICTS["overconfident"][2])
+    ax.annotate(
+        "overconfident on average",
+        (0.98, 0.03),
+        xycoords="axes fraction",
+        ha="right",
+        color=VERDICTS["overconfident"][2],
+    )
     ax.legend(loc="upper right", handlelength=2.4, title="marks grow with the budget", title_fontsize=7)
     return figure
 

@@ -13,7 +13,7 @@ import xarray as xr
 from reading import FILES, Missing, Results, opened
 from words import options_of, table
 
-#: Microseconds of a step of the authors' loop for one network on one H200 (docs/training.md). What was not measured
+#: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
 #: takes the time of the method with the same evaluations: BNRE that of NRE, flows that see two pairs that of BNPE.
 LOOP_US = {"nre": 3392, "bnre": 3392, "nre_c": 3708, "bnre_c": 3708, "npe": 18933} | dict.fromkeys(
     ("bnpe", "rnpe", "brnpe", "bnpe_init", "brnpe_init"), 20251

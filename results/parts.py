@@ -1,15 +1,15 @@
-"""Tables of the parts: of balance, of a start at the prior, and of the way ranks are computed."""
+"""Tables of the parts: of balance, of a start at the prior, of the way ranks are computed, of a mixture."""
 
 from __future__ import annotations
 
-__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "part_of", "start"]
+__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "mixture", "part_of", "start"]
 
 from pathlib import Path
 
 import numpy as np
 
 from reading import LABELS, TASKS, Missing, Results, Setting, opened
-from words import options_of, signed, table
+from words import counted, options_of, signed, table
 
 STRENGTHS = (0, 1, 10, 100, 1000)
 LOSSES = {
@@ -192,3 +192,21 @@ def artefact(folder: Path) -> str:
     same = "not at all" if max(apart) == 0 else f"by at most {max(apart):.1g}"
     note = f"*Ours / released, medians over runs. The networks are the same: their balancing errors differ {same}.*"
     return f"{table(head, rows)}\n\n{note}"
+
+
+def mixture(folder: Path) -> str:
+    """Single networks and the mixtures of the same networks: verdicts, coverage and nominal log posterior."""
+    results = opened("mixture", folder)
+    rows = []
+    for s in results.each(results.tasks, results.methods, results.budgets):
+        here = results.ds.sel({"task": s.task, "method": s.method, "budget": s.budget})
+        alone = [str(v) for v in here["member_verdict"].values.ravel() if str(v)]
+        medians = [
+            f"{signed(float(np.nanmedian(here[f'member_{name}'])), digits)} / {signed(s.median(name), digits)}"
+            for name, digits in (("coverage_auc", 3), ("nominal_log_prob", 2))
+        ]
+        verdicts = [str(v) for v in here["verdict"].values.ravel() if str(v)]
+        words = f"{TASKS[s.task]}, {LABELS[s.method]}"
+        rows.append([words, f"{s.budget:,}", counted(alone), counted(verdicts), *medians])
+    head = ["", "budget", "single networks", "mixtures", "coverage AUC", "nominal log posterior"]
+    return f"{table(head, rows)}\n\n*Medians of single networks / of mixtures. Verdicts are those of each by itself.*"

@@ -13,7 +13,6 @@ __all__ = ["BLOCKS", "fill", "main"]
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,9 @@ from claims import CLAIMS, decide, exceptions
 from equipoise.report.figures import gallery_tasks
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from ledgers import cost, state
-from parts import ablation, artefact, start
+from parts import ablation, artefact, mixture, start
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
-from words import ranged, signed, table
+from words import counted, ranged, signed, table
 
 DOC = HERE.parent / "docs" / "reproduction.md"
 #: How far off a number read off the published figure may be.
@@ -128,9 +127,8 @@ def verdicts(name: str, folder: Path) -> str:
     for method in results.methods:
         cells = []
         for task in results.tasks:
-            found = Counter(v for s in results.each([task], [method], results.budgets) for v in s.verdicts)
-            low, high = found[OVERCONFIDENT], found[CERTIFIED]
-            cells.append(f"{low} ▼  {high} ▲  {found.total() - low - high} ◇" if found else "–")
+            found = [v for s in results.each([task], [method], results.budgets) for v in s.verdicts]
+            cells.append(counted(found) if found else "–")
         rows.append([LABELS.get(method, method), *cells])
     return table(["", *(TASKS.get(t, t) for t in results.tasks)], rows)
 
@@ -206,6 +204,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "ablation": ablation,
         "start": start,
         "artefact": artefact,
+        "mixture": mixture,
         "cost": cost,
     }
     | {

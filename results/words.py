@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["options_of", "ranged", "signed", "table"]
+__all__ = ["counted", "options_of", "ranged", "signed", "table"]
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from reading import Setting
 
 
@@ -29,6 +31,18 @@ def ranged(setting: Setting, name: str, digits: int = 3) -> str:
     """The median over runs, and below it the smallest and the largest."""
     low, high = setting.ends(name)
     return f"{signed(setting.median(name), digits)}<br><sub>{signed(low, digits)} … {signed(high, digits)}</sub>"
+
+
+def counted(verdicts: Iterable[str]) -> str:
+    """How many are found overconfident (▼), certified conservative (▲) and inconclusive (◇).
+
+    Example:
+        >>> counted(["overconfident", "inconclusive", "overconfident"])
+        '2 ▼  0 ▲  1 ◇'
+    """
+    found = Counter(verdicts)
+    low, high = found[OVERCONFIDENT], found[CERTIFIED]
+    return f"{low} ▼  {high} ▲  {found.total() - low - high} ◇"
 
 
 def options_of(label: str) -> tuple[str, dict[str, str]]:

@@ -94,7 +94,7 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 1 and tables.main(options) == 0
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", doc.read_text(encoding="utf-8")))
-    assert missing == {"ablation", "start", "artefact"}
+    assert missing == {"ablation", "start", "artefact", "mixture"}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -295,6 +295,18 @@ def test_the_artefact_is_read_from_networks_that_were_judged_twice(tmp_path):
     assert f"| {curves[0, 10]:.3f} / {curves[1, 10]:.3f} |" in text and "differ not at all" in text
 
 
+def test_a_mixture_stands_beside_its_networks(tmp_path):
+    ds = synthetic_results(("slcp",), ("npe", "bnre"), (1024,), 3, 5, 400, gallery=False)
+    ds.to_netcdf(tmp_path / "mixture.nc", engine="h5netcdf")
+    rows = parts.mixture(tmp_path).splitlines()
+    cell = ds.isel(task=0, method=0, budget=0)
+    alone, whole = (np.median(cell[n]) for n in ("member_coverage_auc", "coverage_auc"))
+    assert len(rows) == 6 and rows[2].startswith("| SLCP, NPE | 1,024 | ")
+    assert f"| {words.signed(alone)} / {words.signed(whole)} |" in rows[2]
+    count = words.counted(cell["member_verdict"].values.ravel().tolist())
+    assert f"| {count} |" in rows[2] and sum(map(int, re.findall(r"\d+", count))) == 15
+
+
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
@@ -327,8 +339,8 @@ def test_stacks_that_share_a_gpu_share_its_seconds():
     assert ledgers.device_seconds(ds) == pytest.approx([5 + third, 1 + third, 6 + third, 5, 7, np.nan], nan_ok=True)
 
 
-def test_the_loops_times_are_those_of_the_training_page():
-    page = (Path(tables.DOC).parent / "training.md").read_text(encoding="utf-8")
+def test_the_loops_times_are_those_of_the_page_about_speed():
+    page = (Path(tables.DOC).parent / "speed.md").read_text(encoding="utf-8")
     for name, method in (("NRE", "nre"), ("NPE", "npe"), ("BNPE", "bnpe"), ("BNRE-C", "bnre_c")):
         assert f"| {name} | {ledgers.LOOP_US[method]:,} |" in page
     for task, times in ledgers.EMBEDDED_US.items():

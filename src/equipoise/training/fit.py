@@ -68,8 +68,8 @@ def fit(
             until they are used.
         prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and
             `log_prob`.
-        method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, cannot leak and errs on the
-            wide side.
+        method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, draws fast and cannot leak;
+            a mixture of several is wider than one of them, which alone is often overconfident.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
         start: "random", "prior" or "prior_base", for flows; None follows the method.
