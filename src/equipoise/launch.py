@@ -28,7 +28,8 @@ from equipoise.experiments import (
 from equipoise.experiments.costs import Cost, cost, device_kind
 from equipoise.experiments.entries import nearest, select
 from equipoise.experiments.grids import read_toml
-from equipoise.terminal import Watch, duration, plan_table, status_table, verdict_table
+from equipoise.progress import duration
+from equipoise.terminal import Watch, plan_table, status_table, verdict_table
 
 
 def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:

@@ -7,7 +7,7 @@ of work and shows them together listens instead (`listening`), and nothing is dr
 
 from __future__ import annotations
 
-__all__ = ["Progress", "listening"]
+__all__ = ["Progress", "duration", "listening"]
 
 import sys
 import time
@@ -25,6 +25,19 @@ INTERVAL = 30.0
 #: Called with the label, the count, the total and the note.
 Listener = Callable[[str, int, int, str], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    Example:
+        >>> duration(5), duration(125), duration(7300), duration(119.7)
+        ('5 s', '2:05 min', '2:01 h', '2:00 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 @contextmanager
@@ -46,10 +59,15 @@ def listening(listener: Listener) -> Iterator[None]:
 class Progress:
     """Counts towards `total`; shows the count, a note of the caller's, and the time left.
 
+    What comes before the first count (compiling, starting workers) is no part of the rate, nor is the first count
+    itself: the time left is not known before the second.
+
     Arguments:
         label: what is being done ("simulating", "training").
         total: how many steps there are.
         show: False for silence; None for the default (shown).
+        done: how many of them were done before.
+        at_most: whether it may end before the total is reached; the time left is then called a bound.
 
     Example:
         >>> with Progress("counting", total=3) as bar:
@@ -57,10 +75,13 @@ class Progress:
         ...         bar.advance(1, "fine so far")
     """
 
-    def __init__(self, label: str, total: int, show: bool | None = None) -> None:
+    def __init__(
+        self, label: str, total: int, show: bool | None = None, *, done: int = 0, at_most: bool = False
+    ) -> None:
         self.label, self.total, self.show = label, max(total, 1), show is not False
-        self.done, self.note = 0, ""
+        self.done, self.note, self.at_most = done, "", at_most
         self.started = self._last_line = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when the first count came, and what it was
         self._bar: Any = None
         self._task: Any = None
         self._listener = _LISTENER.get()
@@ -72,8 +93,8 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Count `steps` more, with a word on how it goes."""
+    def advance(self, steps: int = 1, note: str = "", last: bool = False) -> None:
+        """Count `steps` more, with a word on how it goes; `last` where no more will come, whatever the total."""
         self.done, self.note = self.done + steps, note
         if self._listener is not None:
             self._listener(self.label, self.done, self.total, note)
@@ -81,23 +102,32 @@ class Progress:
         if not self.show:
             return
         now = time.monotonic()
+        left = "" if last else self._left(now)
+        if self._first is None and steps:
+            self._first = now, self.done
         if self._bar is None and now - self.started > PATIENCE and self.done < self.total and sys.stderr.isatty():
             self._bar = self._rich_bar()
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, note=self.note)
+            self._bar.update(self._task, completed=self.done, note=self.note, left=left)
         elif not sys.stderr.isatty() and now - self._last_line > INTERVAL:
             self._last_line = now
-            left = (now - self.started) / max(self.done, 1) * (self.total - self.done)
-            print(
-                f"{self.label}: {self.done}/{self.total} {self.note} about {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            words = (f"{self.label}: {self.done}/{self.total}", self.note, left)
+            print(" ".join(filter(None, words)), file=sys.stderr, flush=True)
+
+    def _left(self, now: float) -> str:
+        """The time left in words; none where there is none, or the rate is not known."""
+        if self._first is None or self.done >= self.total:
+            return ""
+        began, before = self._first
+        if self.done == before:
+            return ""
+        seconds = (now - began) / (self.done - before) * (self.total - self.done)
+        return f"{'at most' if self.at_most else 'about'} {duration(seconds)} left"
 
     def _rich_bar(self) -> Any:
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
             from rich.progress import Progress as RichProgress
         except ImportError:
             self.show = False
@@ -108,10 +138,10 @@ class Progress:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
             transient=True,
         )
         bar.start()
-        self._task = bar.add_task(self.label, total=self.total, completed=self.done, note=self.note)
+        self._task = bar.add_task(self.label, total=self.total, completed=self.done, note=self.note, left="")
         return bar

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Watch", "duration", "plan_table", "size", "status_table", "verdict_table"]
+__all__ = ["Watch", "plan_table", "size", "status_table", "verdict_table"]
 
 import re
 import threading
@@ -22,26 +22,12 @@ from rich.table import Table
 from equipoise.experiments import Folder, Stack, State
 from equipoise.experiments.costs import Cost, cost
 from equipoise.experiments.folder import Live
+from equipoise.progress import duration
 
 #: Seconds between two looks at the folder.
 LOOK = 0.5
 COLOURS = {"overconfident": "red", "certified conservative": "green", "inconclusive": "yellow"}
 STATES = {"done": "green", "running": "cyan", "failed": "red", "missing": "dim"}
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    Example:
-        >>> duration(5), duration(125), duration(7300)
-        ('5 s', '2:05 min', '2:01 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    big, small, unit = (
-        (seconds // 60, seconds % 60, "min") if seconds < 3600 else (seconds // 3600, seconds % 3600 // 60, "h")
-    )
-    return f"{big:.0f}:{small:02.0f} {unit}"
 
 
 def size(count: float) -> str:

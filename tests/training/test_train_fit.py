@@ -274,3 +274,16 @@ def test_slcp_at_a_small_budget_npe_is_overconfident_and_bnre_is_not() -> None:
         auc[method] = float(ds.coverage_auc.sel(member=[str(m) for m in range(5)]).mean())
     assert auc["npe"] < -0.04
     assert auc["bnre"] > 0.03
+
+
+# --- what is said on the way ------------------------------------------------------------------------------------------
+
+
+def test_progress_of_training_bounds_the_time_left(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("equipoise.progress.INTERVAL", -1.0)  # a line an epoch
+    p = quick(*toy(), epochs=200, patience=1, members=2, method="npe", progress=None)
+    lines = capsys.readouterr().err.splitlines()
+    assert p.history is not None and 10 < len(lines) - 1 == p.history.sizes["epoch"] < 200
+    assert lines[1].startswith("training: 1/200 2 of 2 members training") and "left" not in lines[1]
+    assert all("at most" in line and line.endswith("left") for line in lines[2:-1])
+    assert "0 of 2 members training" in lines[-1] and "left" not in lines[-1]

@@ -143,8 +143,8 @@ def simulate(
         else:
             pool = Inline(adapter, int(seed))
         try:
-            with Progress("simulating", n, progress) as bar:
-                bar.advance(n - min(n, len(pending) * block_size))
+            with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
+                bar.advance(0)
                 _work(units, pool, sink, bar, block_size, on_invalid)
         finally:
             pool.close()

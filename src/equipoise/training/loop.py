@@ -164,8 +164,9 @@ def train_stack(
         return _Segment(prog, state, control, per_member, train, validation, settings, batch)
 
     segment = segment_of(ids, state, control)
-    with _current(device), matmul_precision(settings.tf32), Progress(label, settings.epochs, progress) as bar:
-        bar.advance(epoch)
+    bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
+    with _current(device), matmul_precision(settings.tf32), bar:
+        bar.advance(0)
         while epoch < settings.epochs:
             look = min(settings.epochs, epoch + (LOOK_EVERY if device.type == "cuda" else 1))
             before = epoch
@@ -173,7 +174,7 @@ def train_stack(
                 segment.run_epoch(epoch)
                 epoch += 1
             active = segment.state.active.cpu()
-            bar.advance(epoch - before, segment.note(members))
+            bar.advance(epoch - before, segment.note(members), last=not bool(active.any()))
             if not bool(active.any()):
                 break
             if checkpoint is not None and checkpoint.due():
