@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +259,32 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     monkeypatch.setattr("xarray.Dataset.to_netcdf", full)
     shown = equipoise(*arguments, code=1).output
     assert shown.index("overconfident") < shown.index("the disk is full")
+
+
+def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
+    rng = np.random.default_rng(0)
+    theta = rng.random((64, 1), np.float32)
+    x = theta + rng.normal(size=theta.shape).astype(np.float32)
+    x[3] = np.nan
+    np.savez(tmp_path / "pairs.npz", thetas=theta, x=x, y=x)
+    data, prior = tmp_path / "pairs.npz", ("--prior", "uniform(0,1)")
+    options = (*prior, "--epochs", 1, "--members", 1, "--method", "npe", "--quiet")
+    shown = warnings.showwarning
+
+    def told(*arguments):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # the tests' own filter makes errors of them
+            return equipoise(*arguments).stderr.splitlines()
+
+    first, second = told("fit", data, *options, "--out", tmp_path / "a")
+    assert first.startswith(f"equipoise: warning: reading 'thetas' of {data}") and "--theta-key thetas" in first
+    assert second.startswith("equipoise: warning: ") and "1 of 64" in second
+    keys = ("--theta-key", "thetas", "--x-key", "y")
+    assert told("fit", data, *options, "--out", tmp_path / "b", *keys) == [second]
+    judged = told("diagnose", tmp_path / "b", data, *keys, "--samples", 20, "--quiet")
+    assert second in judged and all(line.startswith("equipoise: warning: ") for line in judged)
+    assert "no key 'z'" in equipoise("fit", data, *prior, "--out", tmp_path / "c", "--theta-key", "z", code=2).output
+    assert warnings.showwarning is shown
 
 
 def test_tasks_and_methods_are_listed():

@@ -41,6 +41,9 @@ app = typer.Typer(
 )
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+XFile = Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
+ThetaKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of theta in an HDF5 or .npz file.")]
+XKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of x in an HDF5 or .npz file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -262,7 +265,9 @@ def fit(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The directory to save the posterior in.")],
     method: Annotated[str, typer.Option("--method", "-m", autocompletion=_names(METHOD_NAMES))] = "bnpe_init",
-    x: Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")] = None,
+    x: XFile = None,
+    theta_key: ThetaKey = None,
+    x_key: XKey = None,
     members: Annotated[int, typer.Option(help="Networks; the posterior is their mixture.")] = 5,
     epochs: Annotated[int, typer.Option(help="At most this many.")] = 500,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
@@ -281,7 +286,7 @@ def fit(
         from equipoise.training import fit as train
 
         the_prior = parse_prior(prior)
-        pairs = read_simulations(data, x)
+        pairs = read_simulations(data, x, theta_key=theta_key, x_key=x_key)
         posterior: Posterior = train(
             pairs.theta,
             pairs.compact(),
@@ -302,7 +307,9 @@ def fit(
 def diagnose(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved posterior.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Pairs that were not used in training.")],
-    x: Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")] = None,
+    x: XFile = None,
+    theta_key: ThetaKey = None,
+    x_key: XKey = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.nc", help="Keep everything as NetCDF.")
     ] = None,
@@ -323,7 +330,7 @@ def diagnose(
         from equipoise.simulations import read_simulations
 
         posterior = load(model)
-        test = read_simulations(data, x, n=pairs)
+        test = read_simulations(data, x, theta_key=theta_key, x_key=x_key, n=pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:

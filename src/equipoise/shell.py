@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +19,19 @@ import typer
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly."""
+    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly.
+
+    So are warnings: Python would show them with a line of source, which here is one of typer's.
+    """
 
     def stop(number: int, frame: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def show(message: Warning | str, *where: Any, **other: Any) -> None:
+        print(f"equipoise: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    before, show_before = signal.signal(signal.SIGTERM, stop), warnings.showwarning
+    warnings.showwarning = show
     try:
         yield
     except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
@@ -36,6 +44,7 @@ def errors() -> Iterator[None]:
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+        warnings.showwarning = show_before
 
 
 def check_folder(path: Path, write: bool = True) -> None:

@@ -174,6 +174,19 @@ def test_keys(tmp_path) -> None:
     assert len(eq.read_simulations(tmp_path / "group.h5", theta_key="train/theta", x_key="train/x")) == 50
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "theta.npy", "store"])
+def test_keys_of_what_has_none_are_refused(name, tmp_path) -> None:
+    file = tmp_path / name
+    if name == "store":
+        file.mkdir()
+        (file / "manifest.json").write_text("{}")
+    else:
+        file.write_text("")
+    for key in ("theta_key", "x_key"):
+        with pytest.raises(ValueError, match=r"are for .npz and HDF5 files; .* has no keys"):
+            eq.read_simulations(file, **{key: "a"})
+
+
 def test_columns(tmp_path) -> None:
     table = pd.DataFrame({"mass": THETA[:, 0], "spin": THETA[:, 1], "a": X[:, 0], "b": X[:, 1], "who": "me"})
     file = tmp_path / "t.csv"

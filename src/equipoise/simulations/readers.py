@@ -28,6 +28,7 @@ from .store import Store
 #: Names under which the two arrays are found in the wild, the usual one first.
 THETA_NAMES = ("theta", "thetas", "parameters", "params")
 X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
+TABLES = (".csv", ".parquet", ".pq")
 #: About how many bytes of a file are read at once.
 PIECE_BYTES = 1 << 25
 
@@ -75,9 +76,12 @@ def read_simulations(
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or directory {path}")
-    if path.is_dir() and (path / "manifest.json").exists():
-        return Store(path).read(n, on_invalid=on_invalid)
     suffix = path.suffix.lower()
+    is_store = path.is_dir() and (path / "manifest.json").exists()
+    if (theta_key, x_key) != (None, None) and (is_store or suffix in (".npy", *TABLES)):
+        raise ValueError(f"theta_key and x_key are for .npz and HDF5 files; {path} has no keys")
+    if is_store:
+        return Store(path).read(n, on_invalid=on_invalid)
     if x_path is not None and suffix != ".npy":
         raise ValueError(f"x_path is for pairs of .npy files; {path} holds both theta and x")
     if path.is_dir():
@@ -88,7 +92,7 @@ def read_simulations(
         theta, x = _npz(path, theta_key, x_key)
     elif suffix == ".npy":
         theta, x = _npy_pair(path, x_path)
-    elif suffix in (".csv", ".parquet", ".pq"):
+    elif suffix in TABLES:
         theta, x = _table(path, theta_columns, x_columns)
     else:
         raise ValueError(
@@ -201,7 +205,10 @@ def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarr
 
 def _npy_pair(path: Path, x_path: str | Path | None) -> tuple[np.ndarray, Column]:
     if x_path is None:
-        raise ValueError(f"{path} holds one array; give the file of x too: read_simulations('theta.npy', 'x.npy')")
+        raise ValueError(
+            f"{path} holds one array; give the file of x too: read_simulations('theta.npy', 'x.npy'), "
+            "in the shell --x x.npy"
+        )
     x_path = Path(x_path)
     if not x_path.exists():
         raise FileNotFoundError(f"there is no file {x_path}")
@@ -264,7 +271,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
         if not found:
             raise ValueError(
                 f"no column of {path} is called {what} or {what}_…; there are {_listed(names)}. Say which with "
-                f"{what}_columns=[…]."
+                f"{what}_columns=[…], or name them {what}_0, {what}_1, … in the file."
             )
         return found
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
@@ -287,11 +294,15 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
         candidates = [what] if what in keys else [k for k in keys if k.lower() in names]
         if len(candidates) != 1:
             raise ValueError(
-                f"{path} has no key {what!r}; there are {_listed(keys)}. Say which it is with {what}_key='…'."
+                f"{path} has no key {what!r}; there are {_listed(keys)}. Say which it is with {what}_key='…', in the "
+                f"shell --{what}-key."
             )
         found.append(candidates[0])
         if candidates[0] != what:
-            warn(f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so")
+            warn(
+                f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so, in the "
+                f"shell --{what}-key {candidates[0]}"
+            )
     return found[0], found[1]
 
 
