@@ -287,3 +287,52 @@ def test_progress_of_training_bounds_the_time_left(monkeypatch, capsys) -> None:
     assert lines[1].startswith("training: 1/200 2 of 2 members training") and "left" not in lines[1]
     assert all("at most" in line and line.endswith("left") for line in lines[2:-1])
     assert "0 of 2 members training" in lines[-1] and "left" not in lines[-1]
+
+
+def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
+    theta, x = toy(64)
+    quick(theta, x.repeat(1, 10).view(64, 10, 2), epochs=1, progress=None)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "are read as a series (time, channels)" in shown.err
+    quick(theta, x.repeat(1, 10).view(64, 10, 2), epochs=1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "here", "there", "swap"),
+    [
+        ((1, 200), "1 time step of 200 channels", "200 time steps of 1 channel", "swapaxes"),
+        ((3, 4), "3 time steps of 4 channels", "4 time steps of 3 channels", "swapaxes"),
+        ((24, 8, 1), "8 × 1 pixels of 24 channels", "24 × 8 pixels of 1 channel", "permute"),
+        ((12, 12, 3), "12 × 3 pixels of 12 channels", "12 × 12 pixels of 3 channels", "moveaxis"),
+        ((10, 12, 3), "12 × 3 pixels of 10 channels", "10 × 12 pixels of 3 channels", "moveaxis"),
+        ((9, 8, 8), "8 × 8 pixels of 9 channels", "9 × 8 pixels of 8 channels", "moveaxis"),
+    ],
+)
+def test_channels_that_are_probably_elsewhere_are_doubted(x_shape, here, there, swap) -> None:
+    theta, _ = toy(32)
+    with pytest.warns(UserWarning, match=r"are read as") as told:
+        quick(theta, torch.randn(32, *x_shape), epochs=1, validation_fraction=0.25)
+    text = str(told[0].message)
+    assert len(told) == 1 and text.index(here) < text.index(there) < text.index(swap) and told[0].filename == __file__
+
+
+@pytest.mark.parametrize("x_shape", [(200, 1), (4, 4), (1, 8, 8), (3, 8, 9), (8, 8, 8), (1, 20, 1), (2, 9, 2)])
+def test_channels_that_are_where_they_should_be_are_not_doubted(x_shape) -> None:
+    theta, _ = toy(32)
+    quick(theta, torch.randn(32, *x_shape), epochs=1, validation_fraction=0.25)  # a warning would be an error
+
+
+def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2 + 24, 1)
+
+        def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+            return self.layer(torch.cat([theta, x.flatten(-4)], -1)).squeeze(-1)
+
+    theta, _ = toy(64)
+    x = torch.randn(64, 4, 3, 2, 1)
+    p = quick(theta, x, method="nre", network=Own(), epochs=1, progress=None)
+    assert p.log_prob(theta[:3], x[:3]).shape == (3,) and "read as" not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.losses import rolls_needed
 from equipoise.methods import Method, resolve
-from equipoise.networks import Embedding
+from equipoise.networks import Embedding, Flat
 from equipoise.posteriors import Posterior
 from equipoise.priors import as_prior
 from equipoise.randomness import integer
@@ -215,7 +215,8 @@ def fit_many(
     objectives = [m.method.objective(**dict(m.objective)) for m in members]
     rows = split_rows(n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed)
 
-    body = as_embedding(embedding, x_shape, progress)
+    # A network of your own sees x as it is.
+    body = as_embedding(embedding if network is None else Flat(x_shape), x_shape, progress)
     place = prior.to(target)
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
     nets = [network_of(m, place, body, loc, scale, own=network, hidden=hidden, transforms=transforms) for m in members]

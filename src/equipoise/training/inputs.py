@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["as_device", "as_embedding", "check_pairs", "split_rows", "theta_scaling", "x_scaling"]
 
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -94,8 +96,47 @@ def as_embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ..
     chosen = choose_embedding(x_shape)
     if len(x_shape) > 1 and progress is not False:
         kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
-        print(f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another")
+        text = f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another"
+        print(text, file=sys.stderr)
+    doubt = _doubt(x_shape)
+    if doubt:
+        warnings.warn(doubt, stacklevel=4)
     return chosen
+
+
+def _doubt(x_shape: tuple[int, ...]) -> str:
+    """What to say of a shape whose channels are probably on another axis; "" where they are where they should be.
+
+    Example:
+        >>> _doubt((200, 1)), _doubt((3, 50, 50))
+        ('', '')
+        >>> _doubt((1, 200))[:70]
+        'observations of shape (1, 200) are read as 1 time step of 200 channels'
+    """
+    if len(x_shape) == 2:
+        time, channels = x_shape
+        doubtful = channels > time
+        here = f"{_counted(time, 'time step')} of {_counted(channels, 'channel')}"
+        there = f"{_counted(channels, 'time step')} of {_counted(time, 'channel')}"
+        swap = "x.swapaxes(1, 2)"
+    elif len(x_shape) == 3:
+        channels, height, width = x_shape
+        doubtful = channels > max(height, width) or width < min(channels, height)
+        here = f"{height} × {width} pixels of {_counted(channels, 'channel')}"
+        there = f"{channels} × {height} pixels of {_counted(width, 'channel')}"
+        swap = "x.permute(0, 3, 1, 2), or numpy.moveaxis(x, -1, 1),"
+    else:
+        return ""
+    if not doubtful:
+        return ""
+    return (
+        f"observations of shape {x_shape} are read as {here}. If they are {there}, give {swap} to training and to the "
+        "posterior; if the shape is meant, embedding= says so"
+    )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: int) -> tuple[Tensor, Tensor]:
