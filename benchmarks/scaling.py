@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.experiments import Folder, Stack, load_grid, run_grid, write_results
-from equipoise.experiments.engine import Execution, connect
+from equipoise.experiments.clusters import connect
+from equipoise.experiments.engine import Execution
 from equipoise.experiments.records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER
 from equipoise.experiments.results import OTHERS
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import cli
+from equipoise.experiments import load_grid, run_grid
 from equipoise.prior_text import DISTRIBUTIONS, parse_prior
 from equipoise.priors import BoxUniform, IndependentPrior
 
@@ -159,15 +160,28 @@ def test_mistakes_are_told_in_a_line(arguments, words, tmp_path, monkeypatch):
         ("slrum.yaml", "did you mean 'slurm'"),
         ("option.yaml", "did you mean 'walltime'"),
         ("broken.yaml", "is not YAML"),
+        ("options.yaml", "the options of slurm should be"),
+        ("jobs.yaml", "jobs is a whole number, at least 1, got 'many'"),
     ],
 )
-def test_clusters_that_cannot_be(cluster, words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_clusters_that_cannot_be(cluster, words, how, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("list.yaml").write_text("- slurm")
     Path("slrum.yaml").write_text("slrum: {jobs: 2}")
     Path("option.yaml").write_text("slurm: {wall_time: '1:00'}")
     Path("broken.yaml").write_text("slurm: {")
-    assert words in equipoise("run", "--cluster", cluster, "--out", tmp_path / "o", "--quiet", code=2).output
+    Path("options.yaml").write_text("slurm: [jobs, 2]")
+    Path("jobs.yaml").write_text("slurm: {jobs: many}")
+    told = equipoise("run", "--cluster", cluster, "--out", tmp_path / "o", *how, code=2).output
+    assert words in told and "cells" not in told and not (tmp_path / "o").exists()
+
+
+def test_a_grid_is_not_begun_on_a_cluster_that_cannot_be(tmp_path):
+    (tmp_path / "small.toml").write_text(GRID)
+    with pytest.raises(ValueError, match="there is no file"):
+        run_grid(load_grid(tmp_path / "small.toml"), tmp_path / "o", cluster=str(tmp_path / "missing.yaml"))
+    assert not (tmp_path / "o").exists()
 
 
 IN_PROC = pytest.param("/proc/foo/m", marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="has no /proc"))

@@ -124,7 +124,7 @@ def run(
     What is not said follows the grid, which follows its protocol.
     """
     with errors():
-        from equipoise.experiments import Folder
+        from equipoise.experiments import Folder, check_cluster
         from equipoise.launch import choose_grid, compute, conclude, show_plan
 
         changes: dict[str, Any] = {
@@ -147,6 +147,7 @@ def run(
             raise ValueError(f"--threads is at least 1, got {threads}")
         if pace is not None and pace < 0:
             raise ValueError(f"--pace is at least 0, got {pace}")
+        check_cluster(cluster)
         if dry_run:
             show_plan(chosen, folder, device, as_json)
             return

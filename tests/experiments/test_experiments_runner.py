@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
-from equipoise.experiments import Folder, engine, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments import Folder, clusters, load_grid, missing_stacks, run_grid, stacks_of, state_of
 from equipoise.experiments.costs import cost
 from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
@@ -294,7 +294,8 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
 
 
 CLUSTER = """
-from equipoise.experiments.engine import Execution, connect
+from equipoise.experiments.clusters import connect
+from equipoise.experiments.engine import Execution
 with connect("local", Execution("cpu", 1), stacks=2) as client:
     print(client.scheduler.address, flush=True)
     input()
@@ -344,10 +345,10 @@ def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    engine._local(Execution(None, 1), stacks=5)
+    clusters._local(Execution(None, 1), stacks=5)
     options = [w["options"] for w in made["workers"].values()]
     assert all(o["nthreads"] == 1 for o in options)
     assert [v for o in options if (v := o["env"].get("CUDA_VISIBLE_DEVICES"))] == workers
     assert all(("resources" in o) == bool(workers) for o in options)
-    engine._local(Execution("cpu", 1), stacks=1)
+    clusters._local(Execution("cpu", 1), stacks=1)
     assert len(made["workers"]) == 1 and "CUDA_VISIBLE_DEVICES" not in made["workers"][0]["options"]["env"]

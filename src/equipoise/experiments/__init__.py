@@ -7,6 +7,7 @@ TOML     hashes    engine     simulate, train, judge, draw, write
 from __future__ import annotations
 
 from .cells import Cell, Stack, cells_of, stacks_of
+from .clusters import check_cluster
 from .entries import GridError
 from .folder import Folder
 from .grids import Grid, load_grid
@@ -21,6 +22,7 @@ __all__ = [
     "Stack",
     "State",
     "cells_of",
+    "check_cluster",
     "collect",
     "load_grid",
     "merge",

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .cells import Cell, Stack, stacks_of
+from .clusters import check_cluster, connect
 from .costs import cost, device_kind
-from .engine import Compute, Execution, connect, execute
+from .engine import Compute, Execution, execute
 from .folder import Folder, Live
 from .grids import Grid
 from .pipeline import compute_stack
@@ -112,6 +113,7 @@ def run_grid(
     Returns:
         Where the grid stands.
     """
+    check_cluster(cluster)
     folder = Folder(path)
     threads = threads or _begun_with(folder) or default_threads(cluster)
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
