@@ -260,6 +260,8 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     arguments = ("diagnose", model, tmp_path / "fresh.npz", "--samples", 50, "--out", tmp_path / "d.nc")
     found = json.loads(equipoise(*arguments, "--json", "--quiet").stdout)
     assert found["coverage_auc"] == pytest.approx(float(mine.coverage_auc.sel(member="mixture")))
+    assert found["certificate_p_value"] == pytest.approx(float(mine.certificate_p_value.sel(member="mixture")))
+    assert found["pairs_to_settle"] == float(mine.pairs_to_settle.sel(member="mixture")) == 0
     assert found["verdict"] == str(mine.verdict.sel(member="mixture").values) == "overconfident"
     assert "mixture" in equipoise(*arguments).output and (tmp_path / "d.nc").exists()
     equipoise(*arguments, "--strict", "--quiet", code=1)
@@ -270,6 +272,12 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError("the disk is full")
 
+    never = mine.assign(pairs_to_settle=mine.pairs_to_settle + np.inf, leakage=mine.leakage * np.nan)
+    with monkeypatch.context() as patch:
+        patch.setattr("equipoise.diagnostics.diagnose", lambda *_, **__: never)
+        text = equipoise(*arguments, "--json", "--quiet").stdout
+    row = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert row["pairs_to_settle"] is None and row["leakage"] is None
     monkeypatch.setattr("xarray.Dataset.to_netcdf", full)
     shown = equipoise(*arguments, code=1).output
     assert shown.index("overconfident") < shown.index("the disk is full")

@@ -10,6 +10,7 @@ __all__ = ["app"]
 
 import csv
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -339,11 +340,16 @@ def diagnose(
                 "coverage_auc",
                 "coverage_auc_se",
                 "verdict_p_value",
+                "certificate_p_value",
+                "pairs_to_settle",
                 "nominal_log_prob",
                 "balancing_error",
                 "leakage",
             )
-            print(json.dumps({"verdict": verdict} | {n: float(ds[n].sel(member="mixture")) for n in names}))
+            values = {n: float(ds[n].sel(member="mixture")) for n in names}
+            # JSON has neither NaN nor infinity: null is what is not known, or would never be settled.
+            row = {n: v if math.isfinite(v) else None for n, v in values.items()}
+            print(json.dumps({"verdict": verdict, **row}))
         elif not quiet:
             print(summary(ds))
         if out is not None:

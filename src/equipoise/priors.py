@@ -422,7 +422,12 @@ def as_prior(prior: Any) -> Prior:
     if isinstance(prior, Prior):
         return prior
     if not (hasattr(prior, "sample") and hasattr(prior, "log_prob")):
-        raise TypeError(f"a prior needs sample and log_prob; {type(prior).__name__} has not both")
+        given = f"the text {prior!r}" if isinstance(prior, str) else type(prior).__name__
+        shell = "; text is for the shell (equipoise fit --prior)" if isinstance(prior, str) else ""
+        raise TypeError(
+            f"a prior is eq.BoxUniform(low, high), eq.GaussianPrior, eq.IndependentPrior, a torch distribution over "
+            f"vectors, or anything else with sample and log_prob; got {given}{shell}"
+        )
     if isinstance(prior, Distribution) and not prior.batch_shape and not prior.event_shape:
         raise ValueError(
             f"{prior} is a distribution over scalars. For one parameter use eq.IndependentPrior([prior]), or "

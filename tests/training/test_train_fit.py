@@ -85,6 +85,8 @@ def test_every_method_trains_on_every_task(name: str, method: str) -> None:
         (lambda t, x: (t, x, {"method": "nre_c", "batch_size": 4}), "too small for 6 rolls"),
         (lambda t, x: (t, x, {"method": "nre", "start": "prior"}), "for flows"),
         (lambda t, x: (t, x, {"network": nn.Linear(2, 1), "method": "npe"}), "trained as a classifier"),
+        (lambda t, x: (t, x, {"device": "gpu"}), "device='gpu' is no device of torch's; give 'cpu', 'cuda'"),
+        (lambda t, x: (t, x, {"prior": "uniform(0, 1)"}), r"eq.BoxUniform\(low, high\).*text is for the shell"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(change: object, message: str) -> None:

@@ -24,7 +24,13 @@ def as_device(device: str | torch.device | None) -> torch.device:
     """Where to train: a GPU where there is one and nothing was asked for, or an error where it is not there."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r} is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …, or None for a GPU where "
+            "there is one"
+        ) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
