@@ -129,6 +129,15 @@ def test_dataset_keeps_the_contract(result: xr.Dataset):
     assert text.count("\n") == 5 and "overconfident" in text
 
 
+@pytest.mark.parametrize(("n", "words"), [(500, "about 1,200"), (499, "at least about 1,200")])
+def test_the_summary_projects_as_firmly_as_it_can(result: xr.Dataset, n: int, words: str):
+    to_settle = xr.DataArray([0.0, 1234.0, np.inf, 0.0], dims="member")
+    text = summary(result.assign(pairs_to_settle=to_settle).assign_attrs(pairs=n))
+    assert [
+        f"({words} more pairs would settle it if the curve stays as it is)" in row for row in text.splitlines()
+    ] == [False, False, True, False, False, False]
+
+
 def test_results_go_to_netcdf_and_back(result: xr.Dataset, tmp_path):
     result.to_netcdf(tmp_path / "ds.nc", engine="h5netcdf")
     with xr.open_dataset(tmp_path / "ds.nc", engine="h5netcdf") as again:

@@ -140,6 +140,17 @@ def test_table_of_verdicts_equals_the_results(results: xr.Dataset, page: Page) -
         taken_back = [w for h, w in both if h != w]  # settled alone, but not for all runs together
         assert (settle[1] == "–") == (there.count("inconclusive") == len(taken_back) or "inconclusive" not in there)
         assert ("before Holm" in verdict) == bool(taken_back)
+        if settle[0]:
+            assert re.fullmatch(r"about [\d,]+ more", settle[1])
+            assert float(settle[1].split()[1].replace(",", "")) == pytest.approx(float(settle[0]), rel=0.05)
+    assert any(row[-1][0] for row in rows) and "more would settle it if the curve stays as it is." in page.text
+
+
+def test_pairs_to_settle_are_the_least_where_pairs_are_few(tmp_path) -> None:
+    few = Page(write_report(synthetic_results(pairs=400, epochs=30), tmp_path / "r.html").read_text(encoding="utf-8"))
+    shown = [settle for *_, (value, settle) in few.rows["verdict-table"][1:] if value]
+    assert shown and all(re.fullmatch(r"at least about [\d,]+ more", s) for s in shown)
+    assert "with fewer than 500 pairs" in few.text
 
 
 def test_mixture_table_equals_the_results(results: xr.Dataset, page: Page) -> None:

@@ -12,6 +12,8 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from equipoise.wording import STAYS
+
 from .adapters import Surrogate
 from .balance import signed_balance
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
@@ -58,7 +60,11 @@ def assemble(
             found_verdicts.certificate_p_value,
             "p-value of: coverage < level - delta somewhere",
         ),
-        "pairs_to_settle": ("member", found_verdicts.pairs_to_settle, "further pairs that would settle the verdict"),
+        "pairs_to_settle": (
+            "member",
+            found_verdicts.pairs_to_settle,
+            f"about how many further pairs would settle the verdict {STAYS}",
+        ),
         "delta": ((), delta, "tolerance of the certificate"),
         "log_prob": (by_pair, found["log_prob"], "log posterior of the true parameters"),
         "nominal_log_prob": ("member", nominal, "nominal log posterior"),

@@ -7,6 +7,8 @@ __all__ = ["summary"]
 import numpy as np
 import xarray as xr
 
+from equipoise.wording import STAYS, roughly
+
 
 def summary(ds: xr.Dataset) -> str:
     """The verdict table of a dataset from `diagnose`, one line a member, to print.
@@ -38,8 +40,8 @@ def summary(ds: xr.Dataset) -> str:
             + (f"   {g:+.3f} ± {g_se:.3f}" if np.isfinite(g) else "   –")
         )
         more = float(one["pairs_to_settle"])
-        if more > 0:
-            rows[-1] += f"   ({more:.0f} more pairs would settle it)" if np.isfinite(more) else ""
+        if 0 < more < np.inf:
+            rows[-1] += f"   ({roughly(more, ds.attrs['pairs'])} more pairs would settle it {STAYS})"
     allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
     rows.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     return "\n".join(rows + [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note])

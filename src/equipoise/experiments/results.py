@@ -26,6 +26,7 @@ import xarray as xr
 
 from equipoise.diagnostics import judge_cells
 from equipoise.version import __version__
+from equipoise.wording import STAYS
 
 from .cells import NUMERICS, cells_of
 from .entries import GridError
@@ -48,7 +49,7 @@ MEANINGS = {
     "verdict_holm": "verdict with Holm's correction over all cells",
     "verdict_p_value": "p-value of: coverage ≥ level everywhere",
     "certificate_p_value": "p-value of: coverage < level - 0.02 somewhere",
-    "pairs_to_settle": "further pairs that would settle the verdict",
+    "pairs_to_settle": f"about how many further pairs would settle the verdict {STAYS}",
     "nominal_log_prob": "mean log posterior of the true parameters",
     "nominal_log_prob_raw": "mean log posterior of the true parameters, not normalised",
     "information_kept": "0 for the prior, 1 for the exact posterior",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["alone", "count_text", "moment", "p_value", "range_text", "seconds", "spelled", "unbroken"]
+__all__ = ["alone", "moment", "p_value", "range_text", "seconds", "spelled", "unbroken"]
 
-import math
 import re
 from datetime import datetime
 
@@ -48,16 +47,6 @@ def p_value(values: Range) -> Markup:
     if show(values.low) == show(values.high):
         return Markup(show(values.median))
     return Markup(show(values.median) + f"<small>[{show(values.low)}, {show(values.high)}]</small>")
-
-
-def count_text(value: float) -> str:
-    """A number of pairs, to two digits."""
-    if math.isinf(value):
-        return "no number"
-    if not value:
-        return "0"
-    rounded = round(value, 1 - math.floor(math.log10(abs(value))))
-    return f"{rounded:,.0f}"
 
 
 def seconds(value: float) -> str:

@@ -13,9 +13,11 @@ import xarray as xr
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise.wording import FEW_PAIRS, STAYS, roughly
+
 from .curves import curves
 from .drawings import draw_all
-from .formats import alone, count_text, moment, p_value, range_text, seconds, spelled, unbroken
+from .formats import alone, moment, p_value, range_text, seconds, spelled, unbroken
 from .layout import axes_of
 from .panels import short_verdict
 from .results import MISSING, PARTLY, Range, open_results, settings_of, signed
@@ -56,8 +58,8 @@ def _render(ds: xr.Dataset) -> str:
         signed=signed,
         range=range_text,
         p_value=p_value,
-        count=count_text,
         moment=moment,
+        roughly=roughly,
         unbroken=unbroken,
         spelled=spelled,
         alone=alone,
@@ -75,6 +77,8 @@ def _render(ds: xr.Dataset) -> str:
         runs=[int(r) for r in ds["run"].values],
         members=int(ds.sizes.get("member", 1)),
         pairs=int(ds["pairs"]) if "pairs" in ds else None,
+        few_pairs=FEW_PAIRS,
+        stays=STAYS,
         method_looks=method_looks(methods),
         budget_looks=budget_looks(budgets),
         headline=headline(ds),
