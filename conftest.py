@@ -6,10 +6,13 @@ import importlib.util
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of their own would wait for each other
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start, too
 
 import pytest
 import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # whoever imported it first
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
