@@ -24,12 +24,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from equipoise.report import write_figures, write_report
-from equipoise.report.figures import balancing_error, gallery, gallery_tasks, nominal_log_prob, plane
+from equipoise.report.figures import balancing_error, gallery, nominal_log_prob, plane
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
 from parts import STARTS, STRENGTHS, part_of
-from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, published
+from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
 EVERYTHING = HERE.parent / "runs" / "results"
@@ -269,14 +269,6 @@ def drawn(draw: Callable[[xr.Dataset], Figure | None], name: str, folder: Path) 
     return figure
 
 
-def pictures_of(task: str, folder: Path) -> Figure:
-    """Posteriors of one observation, and the exact one where it is known."""
-    ds = opened("paper", folder).ds
-    if task not in gallery_tasks(ds):
-        raise Missing(f"`results/paper.nc` has no posteriors of {TASKS[task]}")
-    return gallery(ds, task)
-
-
 def _panels(rows: int, columns: int, height: float, width: float = WIDTH, **share: Any) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, rows * height + 1.1))
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
@@ -312,7 +304,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     },
     "ablation": ablation,
     "start": start,
-    **{f"gallery-{task}": partial(pictures_of, task) for task in GALLERIES},
+    **{f"gallery-{task}": lambda folder, task=task: gallery(pictured(task, folder), task) for task in GALLERIES},
 }
 
 

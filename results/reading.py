@@ -17,6 +17,7 @@ __all__ = [
     "budgets_of",
     "figure_auc",
     "opened",
+    "pictured",
     "published",
 ]
 
@@ -29,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from equipoise.report.figures import gallery_tasks
 from equipoise.report.results import METHODS as LABELS
 from equipoise.report.results import TASKS
 
@@ -141,6 +143,14 @@ def opened(name: str, folder: Path = HERE) -> Results:
 @lru_cache(maxsize=16)
 def _opened(name: str, folder: Path, stamp: int) -> Results:
     return Results(name, folder)
+
+
+def pictured(task: str, folder: Path = HERE) -> xr.Dataset:
+    """The text's results, if they have posteriors of a task to draw."""
+    ds = opened("paper", folder).ds
+    if task not in gallery_tasks(ds):
+        raise Missing(f"`results/paper.nc` has no posteriors of {TASKS[task]}")
+    return ds
 
 
 def budgets_of(results: Results, task: str, *methods: str) -> list[int]:

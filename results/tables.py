@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from claims import CLAIMS, decide, exceptions
-from equipoise.report.figures import gallery_tasks
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from ledgers import cost, state
 from parts import ablation, artefact, mixture, start
-from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, published
+from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, pictured, published
 from words import counted, ranged, signed, table
 
 DOC = HERE.parent / "docs" / "reproduction.md"
@@ -182,8 +181,7 @@ def picture(name: str, needs: str, words: str, folder: Path) -> str:
 
 def pictures_of(task: str, folder: Path) -> str:
     """The gallery of a task."""
-    if task not in gallery_tasks(opened("paper", folder).ds):
-        raise Missing(f"`results/paper.nc` has no posteriors of {TASKS[task]}")
+    pictured(task, folder)
     return picture(
         f"gallery-{task}", "paper", f"Posteriors of one {TASKS[task]} observation, methods × budgets", folder
     )

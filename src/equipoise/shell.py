@@ -77,7 +77,9 @@ def check_file(path: Path) -> None:
 
 def check_no_model(path: Path) -> None:
     """Raise where a folder holds a saved posterior."""
-    if any((path / name).exists() for name in ("model.json", "model.safetensors")):
+    from equipoise.posteriors.files import holds_model  # here, since it needs torch
+
+    if holds_model(path):
         raise ValueError(f"--out {path} holds a model already; give another folder, or --force to replace it")
 
 

@@ -42,7 +42,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
     history = posterior.history
     if history is not None:
         arrays |= {f"history.{n}": torch.from_numpy(v.to_numpy().copy()) for n, v in history.data_vars.items()}
-    weights = folder / "model.safetensors"
+    target, weights = _files(folder)
     temporary = weights.with_name(f".{weights.name}.{os.getpid()}.tmp")
     save_file(arrays, temporary)
     size = temporary.stat().st_size
@@ -59,7 +59,6 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "record": posterior.record,
     }
     text = json.dumps(description, indent=1, ensure_ascii=False)
-    target = folder / "model.json"
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, target)
@@ -83,7 +82,7 @@ def load(
         device: where to put it.
     """
     folder = Path(path)
-    target, weights = folder / "model.json", folder / "model.safetensors"
+    target, weights = _files(folder)
     for file in (target, weights):
         if not file.exists():
             raise FileNotFoundError(f"{folder} holds no saved posterior: {file.name} is missing")
@@ -123,6 +122,16 @@ def load(
             )
     history = _history(description, {n[len("history.") :]: w for n, w in arrays.items() if n.startswith("history.")})
     return Posterior(architecture, {n: stack[n] for n in wanted}, history, description["record"]).to(device)
+
+
+def holds_model(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a saved posterior, or a part of one, in a directory."""
+    return any(file.exists() for file in _files(Path(path)))
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    """The description and the weights."""
+    return folder / "model.json", folder / "model.safetensors"
 
 
 def _history(description: dict[str, Any], arrays: dict[str, torch.Tensor]) -> xr.Dataset | None:
