@@ -77,14 +77,18 @@ def _compared(loop: float, busy: float) -> list[str]:
 
 
 def _loop_seconds(results: Results, network: str) -> float:
-    """What the authors' loop would take for the same cells: 500 epochs, one network after the other."""
-    seconds = 0.0
+    """What the authors' loop would take for the same networks: 500 epochs, one after the other.
+
+    Cells that differ in the weights kept or in how they are judged are one training.
+    """
+    trainings: dict[tuple[object, ...], float] = {}
     for s in results.settings.values():
-        name = options_of(s.method)[0]
+        name, options = options_of(s.method)
         if (network == "classifier") == (name in ("nre", "bnre", "nre_c", "bnre_c")):
             steps = LOOP_EPOCHS * -(-int(0.9 * s.budget) // LOOP_BATCH)
-            seconds += len(s.verdicts) * steps * _step(s.task, name) * 1e-6
-    return seconds
+            own = tuple((k, v) for k, v in options.items() if k not in ("keep", "recipe"))
+            trainings[s.task, s.budget, name, own] = len(s.verdicts) * steps * _step(s.task, name) * 1e-6
+    return sum(trainings.values())
 
 
 def _step(task: str, method: str) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -89,8 +90,9 @@ class Watch:
         if self.late and not self.quiet:
             first = min(self.late, key=lambda s: self.costs[s.identity])
             self.console.print(
-                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is {first.label}, "
-                f"at most {duration(self.costs[first.identity])} (--pace 0 begins it all the same)",
+                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is "
+                f"{escape(first.label)}, at most {duration(self.costs[first.identity])} "
+                "(--pace 0 begins it all the same)",
                 highlight=False,
             )
 
@@ -105,7 +107,7 @@ class Watch:
         left = f", {self._left(self._share({}))}" if len(self.ended) < len(self.stacks) else ""
         colour = "red" if outcome == "failed" else "none"
         self.console.print(
-            f"[{colour}]{outcome}[/] {stack.label} ({len(self.ended)} of {len(self.stacks)} stacks{left})",
+            f"[{colour}]{outcome}[/] {escape(stack.label)} ({len(self.ended)} of {len(self.stacks)} stacks{left})",
             highlight=False,
         )
 
@@ -122,9 +124,9 @@ class Watch:
             stack = self.stacks[identity]
             if identity not in self._bars:
                 self._bars[identity] = self._progress.add_task("", total=1.0, note="")
-            text = f"  {stack.cells[0].task} {stack.budget} {stack.network}: {live.stage}"
+            text = f"  {escape(stack.cells[0].task)} {stack.budget} {stack.network}: {live.stage}"
             self._progress.update(
-                self._bars[identity], description=text, completed=live.done / live.total, note=live.note
+                self._bars[identity], description=text, completed=live.done / live.total, note=escape(live.note)
             )
         done = [self.stacks[i] for i in self.ended]
         cells, members = sum(len(s.cells) for s in done), sum(s.size for s in done)
@@ -163,7 +165,7 @@ def plan_table(stacks: Sequence[Stack], device: str) -> Table:
     costs = [cost(s, device) for s in stacks]
     for stack, one in zip(stacks, costs, strict=True):
         counts = (str(len(stack.cells)), str(stack.size), str(stack.settings.epochs))
-        table.add_row(stack.label, *counts, duration(one.seconds), size(one.size))
+        table.add_row(escape(stack.label), *counts, duration(one.seconds), size(one.size))
     whole = Cost.total(costs)
     counts = (str(sum(len(s.cells) for s in stacks)), str(sum(s.size for s in stacks)), "")
     table.add_section()
@@ -175,15 +177,15 @@ def status_table(state: State) -> Table:
     """How many cells of each task, method and budget are in which state."""
     table = Table(title="cells", title_justify="left")
     budgets = sorted({cell.budget for cell, _ in state.cells})
-    table.add_column("task")
-    table.add_column("method")
+    table.add_column("task", overflow="fold")
+    table.add_column("method", overflow="fold")
     for budget in budgets:
         table.add_column(str(budget), justify="right")
     counts: dict[tuple[str, str], dict[int, Counter[str]]] = {}
     for cell, word in state.cells:
         counts.setdefault((cell.task, cell.method), {}).setdefault(cell.budget, Counter())[word] += 1
     for (task, method), row in counts.items():
-        table.add_row(task, method, *(_counts(row.get(b, Counter())) for b in budgets))
+        table.add_row(escape(task), escape(method), *(_counts(row.get(b, Counter())) for b in budgets))
     return table
 
 
@@ -215,7 +217,7 @@ def verdict_table(ds: xr.Dataset) -> Table:
                 cell = ds.sel({"task": t, "method": m, "budget": b})  # `method=` means something else to sel
                 words = [w for w in cell["verdict_holm"].values.ravel().tolist() if w]
                 if words:
-                    table.add_row(str(t), str(m), str(b), _verdicts(words), *_numbers(cell))
+                    table.add_row(escape(str(t)), escape(str(m)), str(b), _verdicts(words), *_numbers(cell))
         table.add_section()
     return table
 

@@ -104,10 +104,12 @@ def test_stacks_share_a_task_a_budget_and_a_network_and_hold_every_cell_once():
         }
     )
     stacks = stacks_of(grid)
-    assert len(stacks) == 2 * 2 * 3  # tasks × budgets × (flows, classifiers, flows that keep their last weights)
+    assert len(stacks) == 2 * 2 * 2  # tasks × budgets × (flows, classifiers)
     for stack in stacks:
         assert len({(c.task, c.budget, c.row.network) for c in stack.cells}) == 1
-        assert stack.settings.keep == ("last" if stack.cells[0].method.endswith("[keep=last]") else "best")
+        assert all(c.keep == ("last" if c.method.endswith("[keep=last]") else "best") for c in stack.cells)
+        # npe and npe[keep=last] are one training, and stand side by side.
+        assert stack.size == len({c.training for c in stack.cells}) * stack.members == 2 * 2 * stack.members
     every = [c.identity for s in stacks for c in s.cells]
     assert len(every) == len(set(every)) == 2 * 2 * 5 * 2
 

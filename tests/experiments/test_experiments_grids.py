@@ -144,13 +144,13 @@ def test_the_grid_of_parts_has_every_combination_once():
             (b, False, s) for b in ("chi2", "multiclass") for s in strengths
         ]
     assert {k: sorted(v) for k, v in found.items()} == {k: sorted(v) for k, v in expected.items()}
-    # Best and last weights come from stacks of the same composition and length, hence of the same training.
+    # Best and last weights are of one training.
     assert not grid.settings().early_stop
-    stacks = stacks_of(grid)
-    for task, budget, network in {(s.task.name, s.budget, s.network) for s in stacks}:
-        best, last = (s for s in stacks if (s.task.name, s.budget, s.network) == (task, budget, network))
-        assert (best.settings.keep, last.settings.keep) == ("best", "last")
-        assert [(c.row, c.objective, c.run) for c in best.cells] == [(c.row, c.objective, c.run) for c in last.cells]
+    for stack in stacks_of(grid):
+        pairs = {}
+        for cell in stack.cells:
+            pairs.setdefault(cell.training, []).append(cell.keep)
+        assert set(map(tuple, pairs.values())) == {("best", "last")} and stack.size == len(stack.cells) / 2
 
 
 def test_the_grid_of_starts_has_every_scheme():
@@ -168,15 +168,30 @@ def test_the_grid_of_starts_has_every_scheme():
 
 
 def test_the_grid_of_the_artefact_judges_the_same_networks_twice():
-    stacks = stacks_of(load_grid("artefact"))
-    pairs = {}
-    for stack in stacks:
+    for stack in stacks_of(load_grid("artefact")):
         assert stack.settings == RELEASED and stack.rules.samples == 1000
-        pairs.setdefault((stack.budget, stack.network), []).append(stack)
-    for ours, theirs in pairs.values():
-        assert (ours.rules.recipe, theirs.rules.recipe) == ("equipoise", "released")
-        assert [(c.row, c.run) for c in ours.cells] == [(c.row, c.run) for c in theirs.cells]
-        assert not {c.identity for c in ours.cells} & {c.identity for c in theirs.cells}
+        pairs = {}
+        for cell in stack.cells:
+            pairs.setdefault(cell.training, []).append(cell)
+        assert stack.size == len(pairs) == 5 * (2 if stack.network == "classifier" else 1)
+        for ours, theirs in pairs.values():
+            assert (ours.recipe, theirs.recipe) == ("equipoise", "released") and ours.identity != theirs.identity
+
+
+def test_samples_may_differ_by_network():
+    grid = load_grid(TINY | {"samples": {"classifier": 512, "flow": 64}, "methods": ["npe", "nre"]})
+    assert {s.network: s.rules.samples for s in stacks_of(grid)} == {"flow": 64, "classifier": 512}
+    assert load_grid(grid.config()) == grid
+    # What only classifiers are told changes nothing for flows.
+    other = load_grid(grid.config() | {"samples": {"classifier": 600, "flow": 64}})
+    same = {c.identity for c in cells_of(grid)} & {c.identity for c in cells_of(other)}
+    assert same == {c.identity for c in cells_of(grid) if c.method == "npe"}
+    partly = load_grid(TINY | {"samples": {"flow": 64}, "methods": ["nre"]})
+    assert stacks_of(partly)[0].rules.samples == PROTOCOLS["default"].samples
+    with pytest.raises(GridError, match="samples: there is no kind of network 'flows'; did you mean 'flow'"):
+        load_grid(TINY | {"samples": {"flows": 3}})
+    with pytest.raises(GridError, match="samples of a flow is a whole number, at least 1, got 0"):
+        load_grid(TINY | {"samples": {"flow": 0}})
 
 
 @pytest.mark.parametrize("name", ["paper", "released", "ablation", "start"])

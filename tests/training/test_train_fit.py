@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch.distributions as td
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.training import Member, fit_many
+from equipoise.training import PAPER, Member, fit_many, stacking
+from equipoise.training.loop import train_stack
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 
@@ -133,6 +135,33 @@ def test_training_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(11)
     quick(theta, x)
     assert torch.equal(torch.rand(3), want)
+
+
+def test_members_that_differ_in_the_weights_kept_are_trained_once(monkeypatch) -> None:
+    """Best and last weights of one training are those of two trainings that keep one of them."""
+    theta, x = toy(200)
+    fixed: dict = {"prior": PRIOR, "hidden": (8, 8), "device": "cpu", "progress": False}
+    settings = dataclasses.replace(PAPER, epochs=12, batch_size=16, learning_rate=0.3)  # too fast: the last is not best
+    both = [Member(eq.METHODS["nre"], seed, keep=keep) for seed in (0, 1) for keep in ("best", "last", None)]
+    alone = {
+        keep: fit_many(
+            [Member(eq.METHODS["nre"], seed) for seed in (0, 1)],
+            [(theta, x)],
+            settings=dataclasses.replace(settings, keep=keep),
+            **fixed,
+        )
+        for keep in ("best", "last")
+    }
+    seen = []
+    monkeypatch.setattr(stacking, "train_stack", lambda *a, **k: seen.append(len(a[1])) or train_stack(*a, **k))
+    found = fit_many(both, [(theta, x)], settings=settings, **fixed)
+    assert seen == [2]
+    for member, p in zip(both, found, strict=True):
+        assert p.record["settings"]["keep"] == (member.keep or "best")
+        expected = alone[member.keep or "best"][member.seed]
+        for name, weights in expected.stack.items():
+            assert torch.equal(p.stack[name], weights)
+    assert any(not torch.equal(w, alone["last"][0].stack[n]) for n, w in alone["best"][0].stack.items())
 
 
 def test_standardising_makes_a_far_prior_trainable() -> None:

@@ -5,7 +5,8 @@ cell has the same identity in every grid that contains it, on every machine. Whe
 setting did (a corrected loss, another stream of random numbers), `NUMERICS` is raised, and nothing computed before
 counts any longer.
 
-Cells that share a task, a budget and a network form a stack, which is trained, judged and written as one unit. The
+Cells that share a task, a budget and a network form a stack, which is trained, judged and written as one unit. Cells
+that differ in the weights they keep or in how they are judged share their training. The
 grid alone decides what is in a stack, so that resuming never changes what a member is stacked with: rounding depends
 on it, and training amplifies rounding. A part of a grid, some of its tasks or budgets, has the same stacks; fewer
 methods or runs make other ones.
@@ -22,6 +23,7 @@ __all__ = ["NUMERICS", "Cell", "Stack", "cells_of", "stacks_of"]
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection
 from functools import cached_property
 from typing import Any
@@ -37,6 +39,11 @@ from .protocols import Protocol, Sizes
 #: The version of the numerics. Raise it when the same settings give other numbers.
 NUMERICS = 2
 
+#: A stack of more methods than this is called by their names alone, without options.
+SPELT_OUT = 6
+#: A method's row, `Objective`'s other options, how a flow's weights start, and the run.
+Training = tuple[Method, tuple[tuple[str, Any], ...], str | None, int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -50,6 +57,8 @@ class Cell:
         row: the method's row.
         objective: `Objective`'s other options.
         init: how a flow's weights start.
+        keep: which weights make its posterior, "best" or "last".
+        recipe: how coverage is computed, see `diagnose`.
         gallery: whether its density is kept for one observation.
         identity: the hash.
     """
@@ -61,8 +70,15 @@ class Cell:
     row: Method
     objective: tuple[tuple[str, Any], ...]
     init: str | None
+    keep: str
+    recipe: str
     gallery: bool
     identity: str
+
+    @property
+    def training(self) -> Training:
+        """What decides its networks' weights, within a stack."""
+        return self.row, self.objective, self.init, self.run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +90,8 @@ class Stack:
         task: the name and options of their task.
         network: "flow" or "classifier".
         sizes: of the networks.
-        rules: how to judge.
-        settings: how to train.
+        rules: how to judge; the recipe is a cell's.
+        settings: how to train; which weights are kept is a cell's.
         members: networks a cell.
         seed: of everything random.
     """
@@ -106,7 +122,7 @@ class Stack:
     @property
     def size(self) -> int:
         """How many members are trained."""
-        return len(self.cells) * self.members
+        return len({c.training for c in self.cells}) * self.members
 
     @property
     def steps(self) -> int:
@@ -125,7 +141,10 @@ class Stack:
             >>> stacks_of(grid)[0].label
             'slcp 1024 flow: npe, bnpe · runs 0–1'
         """
-        methods = ", ".join(dict.fromkeys(c.method for c in self.cells))
+        labels = dict.fromkeys(c.method for c in self.cells)
+        names = Counter(label.partition("[")[0] for label in labels)
+        variants = [name if n == 1 else f"{name} × {n}" for name, n in names.items()]
+        methods = ", ".join(labels if len(labels) <= SPELT_OUT else variants)
         runs = f"run {self.runs[0]}" if len(self.runs) == 1 else f"runs {self.runs[0]}–{self.runs[-1]}"
         members = f" · {self.members} members" if self.members > 1 else ""
         return f"{self.cells[0].task} {self.budget} {self.network}: {methods} · {runs}{members}"
@@ -151,32 +170,29 @@ def stacks_of(grid: Grid) -> list[Stack]:
     for task in grid.tasks:
         made, sizes = grid.task(task), grid.sizes(task.name)
         full = Entry(task.name, tuple(sorted(made.options.items())))
-        groups: dict[tuple[str, str, str], list[Entry]] = {}
-        for entry in grid.methods:
-            meant = method_of(entry)
-            kind = meant.row.network, meant.keep or grid.settings().keep, meant.recipe or grid.rules.recipe
-            groups.setdefault(kind, []).append(entry)
+        networks = dict.fromkeys(method_of(entry).row.network for entry in grid.methods)
         two = made.prior.dim == 2
         for budget in grid.budgets:
-            for (network, keep, recipe), entries in groups.items():
-                settings = grid.settings(keep)
-                rules = dataclasses.replace(grid.rules, recipe=recipe)
-                common = _common(grid, full, sizes, network, settings, rules)
-                cells = [
-                    _cell(common, task.label, budget, entry, run, grid.gallery and two and run == 0)
-                    for run in range(grid.runs)
-                    for entry in entries
-                ]
-                most = len(cells) if grid.stack is None else max(1, grid.stack // grid.members)
-                for low in range(0, len(cells), most):
+            for network in networks:
+                rules = grid.rules_of(network)
+                trainings: dict[Training, list[Cell]] = {}
+                for run in range(grid.runs):
+                    for entry in grid.methods:
+                        if method_of(entry).row.network == network:
+                            picture = grid.gallery and two and run == 0
+                            cell = _cell(grid, full, task.label, rules, budget, entry, run, picture)
+                            trainings.setdefault(cell.training, []).append(cell)
+                groups = list(trainings.values())
+                most = len(groups) if grid.stack is None else max(1, grid.stack // grid.members)
+                for low in range(0, len(groups), most):
                     stacks.append(
                         Stack(
-                            cells=tuple(cells[low : low + most]),
+                            cells=tuple(cell for group in groups[low : low + most] for cell in group),
                             task=full,
                             network=network,
                             sizes=sizes,
                             rules=rules,
-                            settings=settings,
+                            settings=grid.settings(),
                             members=grid.members,
                             seed=grid.seed,
                         )
@@ -184,34 +200,37 @@ def stacks_of(grid: Grid) -> list[Stack]:
     return stacks
 
 
-def _common(grid: Grid, task: Entry, sizes: Sizes, network: str, settings: Settings, rules: Protocol) -> dict[str, Any]:
-    """What the results of all cells of a task and network depend on."""
-    shape = (
-        {"hidden": sizes.classifier}
-        if network == "classifier"
-        else {"hidden": sizes.flow, "transforms": sizes.transforms}
-    )
-    return {
+def _cell(
+    grid: Grid,
+    task: Entry,
+    label: str,
+    rules: Protocol,
+    budget: int,
+    entry: Entry,
+    run: int,
+    gallery: bool,
+) -> Cell:
+    """A cell; its identity is of everything that its result depends on."""
+    row, objective, init, keep, recipe = method_of(entry)
+    keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
+    sizes = grid.sizes(task.name)
+    flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
+    shape = {"hidden": sizes.classifier} if row.network == "classifier" else flow
+    everything = {
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
-        "network": [network, shape, sizes.layers, sizes.channels, sizes.x_scale],
-        "settings": dataclasses.asdict(settings),
-        "judge": [rules.recipe, rules.pairs, rules.test, rules.samples],
+        "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
+        "settings": dataclasses.asdict(grid.settings(keep)),
+        "judge": [recipe, rules.pairs, rules.test, rules.samples],
         "members": grid.members,
         "seed": grid.seed,
-    }
-
-
-def _cell(common: dict[str, Any], task: str, budget: int, entry: Entry, run: int, gallery: bool) -> Cell:
-    row, objective, init, *_ = method_of(entry)
-    own = {
         "objective": dataclasses.asdict(row.objective(**dict(objective))),
         "start": [row.start, init],
         "budget": budget,
         "run": run,
         "gallery": gallery,
     }
-    return Cell(task, budget, entry.label, run, row, objective, init, gallery, _hash(common | own))
+    return Cell(label, budget, entry.label, run, row, objective, init, keep, recipe, gallery, _hash(everything))
 
 
 def _hash(value: Any) -> str:

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from equipoise.diagnostics.measure import RELEASED_BINS
+from equipoise.diagnostics.measure import CELLS_FROM, RELEASED_BINS
 from equipoise.losses import rolls_needed
 
-from .cells import Stack
+from .cells import Cell, Stack
 
 #: Milliseconds of a member-step on two CPU cores: for one roll of θ, and for each further one.
 CPU_MS = {"flow": (13.0, 12.0), "classifier": (5.0, 5.0)}
@@ -31,8 +31,10 @@ GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
 WEIGHTS = {"flow": 450e3, "classifier": 335e3}
 #: The share of a step that does not depend on the number of weights.
 FLAT = 0.4
-#: Evaluations behind each draw of a flow (one a parameter, and one of the mixture) or point of a classifier.
+#: Evaluations behind each draw of a flow (one a parameter, and one of the mixture) or point of a classifier, and behind
+#: a classifier that is interpolated.
 EVALUATIONS = {"flow": 3, "classifier": 2}
+INTERPOLATED = 2100
 #: Seconds that a convolutional embedding adds to a member-step, whatever the rolls: the most of the paper's two tasks,
 #: on a GPU with the kernels, and the rest of the step not compiled.
 EMBEDDING = {"cpu": {"flow": 0.2, "classifier": 0.2}, "cuda": {"flow": 590e-6, "classifier": 340e-6}}
@@ -74,11 +76,12 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
     """
     steps = stack.settings.epochs * stack.steps
     share = FLAT + (1 - FLAT) * _weights(stack) / WEIGHTS[stack.network]
-    rolls = Counter(rolls_needed(cell.row.objective(**dict(cell.objective))) for cell in stack.cells)
+    trained = {cell.training: cell for cell in stack.cells}.values()
+    rolls = Counter(rolls_needed(cell.row.objective(**dict(cell.objective))) for cell in trained)
     step = sum(n * stack.members * _step(stack.network, r, n * stack.members, device) for r, n in rolls.items())
     embedding = stack.size * EMBEDDING[device][stack.network] if stack.sizes.layers else 0.0
     training = (step * share + embedding) * steps
-    evaluations = stack.rules.pairs * _points(stack) * stack.size
+    evaluations = stack.rules.pairs * stack.members * sum(_points(stack, cell) for cell in stack.cells)
     diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
     numbers, member, picture = BYTES
     size = sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
@@ -106,11 +109,15 @@ def pace(stack: Stack, headers: Iterable[Mapping[str, Any]], device: str = "cpu"
     return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
 
 
-def _points(stack: Stack) -> int:
+def _points(stack: Stack, cell: Cell) -> int:
     """Evaluations behind the rank of one pair and member."""
-    if stack.rules.recipe == "released" and stack.network == "classifier":
-        return int(RELEASED_BINS**2)
-    return stack.rules.samples * EVALUATIONS[stack.network]
+    samples = stack.rules.samples
+    if stack.network == "classifier":
+        if cell.recipe == "released":
+            return int(RELEASED_BINS**2)
+        if stack.members == 1 and samples >= CELLS_FROM:
+            return INTERPOLATED
+    return samples * EVALUATIONS[stack.network]
 
 
 def _step(network: str, rolls: int, members: int, device: str) -> float:

@@ -39,6 +39,8 @@ from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "mixture")
 #: Fewer pairs than this support no statement about coverage.
 MIN_PAIRS = 50
+#: Kinds of networks.
+NETWORKS = ("classifier", "flow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Grid:
         seed: of everything random.
         pairs: the size of the coverage set; None for the protocol's.
         test: the size of the test set; None for the protocol's.
-        samples: draws or points behind a rank; None for the protocol's.
+        samples: draws or points behind a rank, for all networks or by network; None for the protocol's.
         recipe: how coverage is computed, see `diagnose`; None for the protocol's.
         hidden: hidden layers of every network; None for the protocol's.
         transforms: of a flow; None for the protocol's.
@@ -75,7 +77,7 @@ class Grid:
     seed: int = 0
     pairs: int | None = None
     test: int | None = None
-    samples: int | None = None
+    samples: int | tuple[tuple[str, int], ...] | None = None
     recipe: str | None = None
     hidden: tuple[int, ...] | None = None
     transforms: int | None = None
@@ -87,8 +89,13 @@ class Grid:
     def rules(self) -> Protocol:
         """The protocol with this grid's own numbers."""
         rules = PROTOCOLS[self.protocol]
-        own = {k: v for k in ("pairs", "test", "samples", "recipe") if (v := getattr(self, k)) is not None}
+        own = {k: v for k in ("pairs", "test", "recipe") if (v := getattr(self, k)) is not None}
         return dataclasses.replace(rules, settings=self.settings(), **own)
+
+    def rules_of(self, network: str) -> Protocol:
+        """The rules for the networks of a kind, "flow" or "classifier"."""
+        own = self.samples if isinstance(self.samples, int) else dict(self.samples or ()).get(network)
+        return self.rules if own is None else dataclasses.replace(self.rules, samples=own)
 
     def settings(self, keep: str | None = None) -> Settings:
         """The training settings, with the weights a method wants kept."""
@@ -112,6 +119,8 @@ class Grid:
         for axis in ("tasks", "methods"):
             plain[axis] = [e.name if not e.options else {"name": e.name, **dict(e.options)} for e in plain[axis]]
         plain |= {"budgets": list(self.budgets), "training": dict(self.training)}
+        if isinstance(self.samples, tuple):
+            plain["samples"] = dict(self.samples)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
 
 
@@ -158,6 +167,7 @@ def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
             "budgets": _numbers(values["budgets"], "budgets", 2),
             "hidden": None if values.get("hidden") is None else _numbers(values["hidden"], "hidden", 1, distinct=False),
             "training": tuple(sorted(_table(values.get("training", {}), "training").items())),
+            "samples": _samples(values.get("samples")),
         }
     )
     _check(grid)
@@ -192,7 +202,6 @@ def _check(grid: Grid) -> None:
         ("seed", 0),
         ("pairs", MIN_PAIRS),
         ("test", MIN_PAIRS),
-        ("samples", 1),
     ):
         _whole(getattr(grid, key), key, least)
     for key in ("transforms", "stack"):
@@ -243,6 +252,17 @@ def _check_budgets(grid: Grid, entry: Entry, rolls: int, settings: Settings) -> 
 
 def _full(row: Method, objective: tuple[tuple[str, Any], ...]) -> Objective:
     return row.objective(**dict(objective))
+
+
+def _samples(value: Any) -> int | tuple[tuple[str, int], ...] | None:
+    if not isinstance(value, Mapping):
+        _whole(value, "samples", 1)
+        return value
+    for network, number in value.items():
+        if network not in NETWORKS:
+            raise GridError(f"samples: {nearest(str(network), NETWORKS, 'kind of network')}")
+        _whole(number, f"samples of a {network}", 1)
+    return tuple(sorted(value.items()))
 
 
 def _whole(value: Any, key: str, least: int) -> None:

@@ -56,13 +56,18 @@ def _row(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
     numbers = {
         n: float(header.get(n, np.nan)) for n in ("began", "train_seconds", "diagnose_seconds", "seconds", "cost")
     }
-    steps = arrays["steps"] if "steps" in arrays else np.array(np.nan)
+    # Files that do not say have one training a cell.
+    steps = header["steps"] if "steps" in header else _sum(arrays["steps"]) if "steps" in arrays else np.nan
     return {
         "task": cells[0]["task"],
         "budget": int(cells[0]["budget"]),
         "cells": len(cells),
-        "members": len(cells) * int(header["members"]),
-        "steps": float(np.nansum(steps)) if np.isfinite(steps).any() else np.nan,
+        "members": int(header.get("trained", len(cells) * int(header["members"]))),
+        "steps": float(steps),
         **words,
         **numbers,
     }
+
+
+def _sum(steps: np.ndarray) -> float:
+    return float(np.nansum(steps)) if np.isfinite(steps).any() else np.nan

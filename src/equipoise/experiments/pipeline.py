@@ -103,7 +103,14 @@ def _train(
     """One posterior for each member of each cell, all trained in one call; None for a member that was lost."""
     sizes, runs = stack.sizes, stack.runs
     members = [
-        Member(cell.row, stack.stream("run", cell.run, "member", m), runs.index(cell.run), cell.objective, cell.init)
+        Member(
+            cell.row,
+            stack.stream("run", cell.run, "member", m),
+            runs.index(cell.run),
+            cell.objective,
+            cell.init,
+            cell.keep,
+        )
         for cell in stack.cells
         for m in range(stack.members)
     ]
@@ -126,7 +133,7 @@ def _train(
 def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder: Folder) -> list[Judged | None]:
     """The diagnosis of each cell and the seconds it took; None where all members were lost.
 
-    Single networks are judged all at once, those of one shape in one pass; a mixture is judged by itself.
+    Single networks are judged all at once, those of one shape and recipe in one pass; a mixture is judged by itself.
     """
     rules = stack.rules
     theta, x = _simulate(task, stack, folder, rules.pairs, "coverage")
@@ -135,7 +142,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
     test = _simulate(task, stack, folder, rules.test, "test") if stack.members == 1 else None
     exact = _exact(task, stack, folder, theta, x)
     found: list[Judged | None] = [None] * len(stack.cells)
-    for cells in _alike(posteriors, apart=stack.members > 1):
+    for cells in _alike(stack, posteriors):
         started, words = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
 
         def hear(label: str, done: int, total: int, note: str, words: str = words) -> None:
@@ -150,7 +157,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
                 exact_log_prob=exact,
                 seed=stack.stream("diagnose"),
                 samples=rules.samples,
-                recipe=rules.recipe,
+                recipe=stack.cells[cells[0]].recipe,
                 test=test,
                 mixture=stack.members > 1,
             )
@@ -162,12 +169,12 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
     return found
 
 
-def _alike(posteriors: list[Posterior | None], apart: bool) -> list[list[int]]:
-    """The cells that are judged together: those with the same network, or each `apart`."""
+def _alike(stack: Stack, posteriors: list[Posterior | None]) -> list[list[int]]:
+    """The cells that are judged together: single networks of one shape with one recipe, or a mixture."""
     groups: dict[str, list[int]] = {}
-    for i, posterior in enumerate(posteriors):
+    for i, (cell, posterior) in enumerate(zip(stack.cells, posteriors, strict=True)):
         if posterior is not None:
-            key = str(i) if apart else json.dumps(posterior.network.spec(), sort_keys=True)
+            key = str(i) if stack.members > 1 else json.dumps([cell.recipe, posterior.network.spec()], sort_keys=True)
             groups.setdefault(key, []).append(i)
     return list(groups.values())
 

@@ -115,6 +115,8 @@ def record(
         "embedded": stack.sizes.layers > 0,
         "label": stack.label,
         "members": members,
+        "trained": stack.size,
+        "steps": float(np.nansum([arrays["steps"][i] for i in _once(stack)])),
         "pairs": stack.rules.pairs,
         "test": stack.rules.test,
         "expected": _expected(task, exact),
@@ -128,6 +130,11 @@ def record(
     if task.prior.dim == 2:
         header["box"] = [task.prior.low.tolist(), task.prior.high.tolist()]
     return header, arrays
+
+
+def _once(stack: Stack) -> list[int]:
+    """One cell of each training."""
+    return list({cell.training: i for i, cell in enumerate(stack.cells)}.values())
 
 
 def _history(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["fit", "fit_many"]
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 
 from equipoise.losses import rolls_needed
 from equipoise.methods import Method, resolve
-from equipoise.networks import Embedding, Flat
+from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior
 from equipoise.priors import as_prior
 from equipoise.randomness import integer
 
 from .inputs import as_device, as_embedding, check_pairs, split_rows, theta_scaling, x_scaling
+from .loop import Trained
 from .members import Member, network_of
 from .outcome import posterior_of, report_divergence
 from .settings import PAPER, Settings
@@ -200,7 +202,10 @@ def fit_many(
 
     Returns:
         One posterior a member, in order, each with its own history; None where a member never had a finite loss.
+        Members that differ in the weights they keep alone are trained once.
     """
+    wanted = list(members)
+    members = list(dict.fromkeys(dataclasses.replace(m, keep=None) for m in wanted))
     prior = as_prior(prior)
     target = as_device(device)
     dtype = torch.get_default_dtype()
@@ -222,7 +227,7 @@ def fit_many(
     nets = [network_of(m, place, body, loc, scale, own=network, hidden=hidden, transforms=transforms) for m in members]
     constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
 
-    results: list[Posterior | None] = [None] * len(members)
+    places: dict[Member, tuple[Network, Trained, int]] = {}
     stacks = grouped(nets, objectives)
     for number, chosen in enumerate(stacks):
         mine = [members[i] for i in chosen]
@@ -240,7 +245,6 @@ def fit_many(
             progress=progress,
             label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
         )
-        for k, i in enumerate(chosen):
-            results[i] = posterior_of(members[i], nets[i], trained, k, settings, target, n)
+        places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
         report_divergence(trained, mine)
-    return results
+    return [posterior_of(m, *places[dataclasses.replace(m, keep=None)], settings, target, n) for m in wanted]

@@ -45,7 +45,8 @@ class Trained:
     """What comes out of a stack of M members.
 
     Arguments:
-        flat: the weights that were kept, with shape `(M, P)`, on the CPU.
+        best: the weights of the best validation loss, with shape `(M, P)`, on the CPU.
+        last: those after the last epoch; the best ones of a member that diverged.
         history: for each of `HISTORY`, an array with shape `(epochs, M)`; NaN after a member has stopped.
         best_epoch: the epoch of the best validation loss, with shape `(M,)`; -1 where none was finite.
         best_loss: that loss, with shape `(M,)`.
@@ -55,7 +56,8 @@ class Trained:
         seconds: how long it took.
     """
 
-    flat: Tensor
+    best: Tensor
+    last: Tensor
     history: dict[str, np.ndarray]
     best_epoch: np.ndarray
     best_loss: np.ndarray
@@ -119,7 +121,8 @@ def train_stack(
     network.embedding.prepare(state.flat.device)
     history = {name: np.full((settings.epochs, members), np.nan) for name in HISTORY}
     kept = {
-        "flat": flat.clone().cpu().numpy(),
+        "best": flat.clone().cpu().numpy(),
+        "last": flat.clone().cpu().numpy(),
         "best_epoch": np.full(members, -1),
         "best_loss": np.full(members, np.inf),
     }
@@ -137,9 +140,9 @@ def train_stack(
     def collect(segment: _Segment) -> None:
         """Bring what the device knows of these members to the host."""
         segment.collect(history, ids)
-        final = segment.state.flat if settings.keep == "last" else segment.control.best_flat
-        final = torch.where(segment.control.diverged.unsqueeze(1), segment.control.best_flat, final)
-        kept["flat"][ids] = final.cpu().numpy()
+        best = segment.control.best_flat
+        kept["best"][ids] = best.cpu().numpy()
+        kept["last"][ids] = torch.where(segment.control.diverged.unsqueeze(1), best, segment.state.flat).cpu().numpy()
         for name in ("best_epoch", "best_loss", "diverged"):
             kept[name][ids] = getattr(segment.control, name).cpu().numpy()
         kept["epochs"][ids] = np.isfinite(history["learning_rate"][:, ids]).sum(0)
@@ -189,7 +192,8 @@ def train_stack(
     save(segment)
     ran = max(int(kept["epochs"].max()), 1)
     return Trained(
-        flat=torch.from_numpy(kept["flat"]),
+        best=torch.from_numpy(kept["best"]),
+        last=torch.from_numpy(kept["last"]),
         history={n: a[:ran] for n, a in history.items()},
         best_epoch=kept["best_epoch"],
         best_loss=kept["best_loss"],

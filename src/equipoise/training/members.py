@@ -61,6 +61,8 @@ class Member:
         objective: `Objective`'s other options: unbiased, normalized, normalizer, contrastive, gamma.
         init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
             weights in a random start and the paper's recipe otherwise.
+        keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
+            this alone are one training.
     """
 
     method: Method
@@ -68,3 +70,4 @@ class Member:
     data: int = 0
     objective: tuple[tuple[str, Any], ...] = ()
     init: str | None = None
+    keep: str | None = None

@@ -36,12 +36,14 @@ def posterior_of(
     """
     if trained.best_epoch[k] < 0:
         return None
-    stack = net.layout.cut(trained.flat[k : k + 1].to(device))
+    keep = member.keep or settings.keep
+    flat = trained.last if keep == "last" else trained.best
+    stack = net.layout.cut(flat[k : k + 1].to(device))
     record = {
         "method": dataclasses.asdict(member.method),
         "objective": dict(member.objective),
         "seeds": [member.seed],
-        "settings": dataclasses.asdict(settings),
+        "settings": dataclasses.asdict(settings) | {"keep": keep},
         "pairs": pairs,
         "torch": torch.__version__,
         "trained_on": str(device),
