@@ -184,6 +184,33 @@ def test_a_grid_is_not_begun_on_a_cluster_that_cannot_be(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("cuda", "--device cuda was asked for, but torch sees no GPU here"), ("gpu", "--device"), ("", "--device")],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit", "nowhere.npz", "--prior", "nothing", "--out", "m"],
+        ["run", "--task", "two_moons", "--budget", "64", "--method", "npe"],
+        ["run", "--task", "two_moons", "--budget", "64", "--method", "npe", "--cluster", "local"],
+    ],
+    ids=["fit", "run", "run on local workers"],
+)
+def test_a_device_that_is_not_there_is_told_before_anything_is_done(command, device, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    told = equipoise(*command, "--device", device, code=2).output
+    assert len(told.splitlines()) == 1 and words in told and "nowhere" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_elsewhere_can_be_planned_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    options = ("--task", "two_moons", "--method", "npe", "--budget", 1024, "--out", tmp_path / "o", "--dry-run")
+    assert "one H200" in equipoise("run", *options, "--device", "cuda").output
+
+
 IN_PROC = pytest.param("/proc/foo/m", marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="has no /proc"))
 
 

@@ -22,7 +22,7 @@ try:
 except ImportError as missing:  # the core does not need them
     raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
 
-from equipoise.shell import check_file, check_folder, check_no_model, errors
+from equipoise.shell import check_device, check_file, check_folder, check_no_model, errors
 
 # Threads that wait for each other by spinning take five times as long as one thread where another process wants a core
 # (a balanced flow's step: 69 ms against 14; 12 where they sleep). It has to be said before torch is imported.
@@ -45,6 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 XFile = Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
 ThetaKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of theta in an HDF5 or .npz file.")]
 XKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of x in an HDF5 or .npz file.")]
+Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -90,9 +91,7 @@ def run(
     cluster: Annotated[
         str | None, typer.Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")
-    ] = None,
+    device: Device = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
     stack: Annotated[int | None, typer.Option(help="Train at most this many members together.")] = None,
     stop_after: Annotated[
@@ -149,9 +148,11 @@ def run(
         if pace is not None and pace < 0:
             raise ValueError(f"--pace is at least 0, got {pace}")
         check_cluster(cluster)
-        if dry_run:
+        if dry_run:  # of a GPU that is elsewhere, too
             show_plan(chosen, folder, device, as_json)
             return
+        if cluster in (None, "local"):  # what other machines have is theirs to say
+            check_device(device)
         state = compute(
             chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, compile, quiet or as_json
         )
@@ -273,7 +274,7 @@ def fit(
     members: Annotated[int, typer.Option(help="Networks; the posterior is their mixture.")] = 5,
     epochs: Annotated[int, typer.Option(help="At most this many.")] = 500,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    device: Annotated[str | None, typer.Option(metavar="cpu|cuda")] = None,
+    device: Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in MODEL already.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -282,6 +283,7 @@ def fit(
         check_folder(out)
         if not force:
             check_no_model(out)
+        check_device(device)
         from equipoise.posteriors import Posterior
         from equipoise.prior_text import parse_prior
         from equipoise.simulations import read_simulations

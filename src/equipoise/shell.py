@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["check_file", "check_folder", "check_no_model", "errors"]
+__all__ = ["check_device", "check_file", "check_folder", "check_no_model", "errors"]
 
 import os
 import signal
@@ -81,6 +81,14 @@ def check_no_model(path: Path) -> None:
 
     if holds_model(path):
         raise ValueError(f"--out {path} holds a model already; give another folder, or --force to replace it")
+
+
+def check_device(device: str | None) -> None:
+    """Raise unless `--device` names a device that is there, or none."""
+    from equipoise.devices import unusable  # here, since it needs torch
+
+    if device is not None and (why := unusable(device)):
+        raise ValueError(f"--device {device} {why}, or leave it out for a GPU where there is one")
 
 
 def _try_to_write(path: Path) -> None:

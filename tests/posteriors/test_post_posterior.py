@@ -271,6 +271,27 @@ def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> Non
         eq.load(path)
 
 
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "device='gpu' is no device of torch's; give 'cpu', 'cuda'"),
+        (torch.device("cuda:1"), "device='cuda:1' was asked for, but torch sees no GPU here"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(
+    device: str | torch.device, message: str, saved: tuple[Posterior, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    p, path = saved
+    with pytest.raises(ValueError, match=message):
+        p.to(device)
+    with pytest.raises(ValueError, match=message):
+        eq.load(path, device=device)
+    with pytest.raises(ValueError, match=message):  # before files are looked at
+        eq.load(path / "nowhere", device=device)
+    assert p.to(None).device.type == eq.load(path, device=None).device.type == "cpu"
+
+
 def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
     class Own:
         def sample(self, shape: tuple[int, ...]) -> Tensor:

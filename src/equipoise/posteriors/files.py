@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from equipoise.devices import as_device
 from equipoise.networks import network_from_spec
 from equipoise.priors import as_prior, prior_from_spec
 from equipoise.version import __version__
@@ -70,7 +71,7 @@ def load(
     prior: Any = None,
     embedding: nn.Module | None = None,
     network: nn.Module | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = "cpu",
 ) -> Posterior:
     """Read a posterior that `Posterior.save` wrote.
 
@@ -79,8 +80,9 @@ def load(
         prior: needed only where the prior was an object of your own.
         embedding: needed only where the embedding was.
         network: needed only where the network was.
-        device: where to put it.
+        device: where to put it; None takes a GPU where there is one.
     """
+    place = as_device(device)
     folder = Path(path)
     target, weights = _files(folder)
     for file in (target, weights):
@@ -121,7 +123,7 @@ def load(
                 "embedding or network you gave match the saved ones?"
             )
     history = _history(description, {n[len("history.") :]: w for n, w in arrays.items() if n.startswith("history.")})
-    return Posterior(architecture, {n: stack[n] for n in wanted}, history, description["record"]).to(device)
+    return Posterior(architecture, {n: stack[n] for n in wanted}, history, description["record"]).to(place)
 
 
 def holds_model(path: str | os.PathLike[str]) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Size, Tensor
 
+from equipoise.devices import as_device
 from equipoise.networks import Network, SplineFlow, Stack
 from equipoise.priors import Prior
 from equipoise.randomness import generator as make_generator
@@ -129,10 +130,11 @@ class Posterior:
         history = None if self.history is None else self.history.isel(member=members)
         return Posterior(self.network, stack, history, self.record)
 
-    def to(self, device: str | torch.device) -> Posterior:
-        """The same posterior on another device."""
-        stack = {name: w.to(device) for name, w in self.stack.items()}
-        return Posterior(self.network.to(device), stack, self.history, self.record)
+    def to(self, device: str | torch.device | None) -> Posterior:
+        """The same posterior on another device; None takes a GPU where there is one."""
+        target = as_device(device)
+        stack = {name: w.to(target) for name, w in self.stack.items()}
+        return Posterior(self.network.to(target), stack, self.history, self.record)
 
     def __repr__(self) -> str:
         name = self.record.get("method", {}).get("name", self.kind)

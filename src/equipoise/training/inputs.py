@@ -12,32 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.devices import as_device
 from equipoise.networks import Embedding, Module, choose_embedding
 from equipoise.priors import BoxUniform, Prior
 from equipoise.randomness import generator, isolated
 
 from .data import take
 from .settings import Settings
-
-
-def as_device(device: str | torch.device | None) -> torch.device:
-    """Where to train: a GPU where there is one and nothing was asked for, or an error where it is not there."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(
-            f"device={device!r} is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …, or None for a GPU where "
-            "there is one"
-        ) from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' was asked for, but torch sees no GPU here; use device='cpu' or None")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device='{chosen}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0"
-        )
-    return chosen
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[Tensor, Any]:

@@ -1,0 +1,49 @@
+"""Where to compute: a device that was asked for, looked at before anything is put there."""
+
+from __future__ import annotations
+
+__all__ = ["as_device", "unusable"]
+
+from typing import Any
+
+import torch
+
+
+def as_device(device: str | torch.device | None) -> torch.device:
+    """The device that was asked for, a GPU where there is one and nothing was, or an error where it is not there.
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+        >>> as_device("gpu")
+        Traceback (most recent call last):
+            ...
+        ValueError: device='gpu' is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …, or None for a GPU where ...
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if why := unusable(device):
+        name = str(device) if isinstance(device, torch.device) else device
+        raise ValueError(f"device={name!r} {why}, or None for a GPU where there is one")
+    return torch.device(device)
+
+
+def unusable(device: Any) -> str:
+    """Why nothing can be computed on a device, and what to give in its place; "" where something can."""
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        return "is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …"
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            return "was asked for, but torch sees no GPU here; give 'cpu'"
+        if (chosen.index or 0) >= torch.cuda.device_count():
+            return (
+                f"was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0; give 'cuda:0'"
+            )
+    elif chosen.type != "cpu":
+        try:
+            torch.empty(0, device=chosen)
+        except Exception:  # each kind of device that is not there has an error of its own
+            return "was asked for, but torch cannot use it here; give 'cpu'"
+    return ""
