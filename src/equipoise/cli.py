@@ -8,11 +8,9 @@ from __future__ import annotations
 
 __all__ = ["app"]
 
-import csv
 import json
 import math
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,31 +166,10 @@ def status(
 ) -> None:
     """Show which cells of an experiment are done, running, failed or missing."""
     with errors():
-        from equipoise.experiments import Folder, collect, load_grid, state_of, table
-        from equipoise.launch import cell_row, state_row
-        from equipoise.terminal import status_table
+        from equipoise.experiments import Folder
+        from equipoise.launch import show_status
 
-        folder = Folder(directory)
-        grid = load_grid(folder.read_grid()["grid"])
-        state = state_of(grid, folder)
-        if as_csv:
-            rows = table(collect(folder, grid)) if folder.stacks() else []
-            writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else ["task", "method", "budget", "run"])
-            writer.writeheader()
-            writer.writerows(rows)
-        elif as_json:
-            print(json.dumps(state_row(state) | {"cells": [cell_row(c, s) for c, s in state.cells]}))
-        else:
-            console = Console()
-            console.print(status_table(state))
-            for live in state.running:
-                console.print(
-                    f"running on {live.host}: {live.stage} {live.done}/{live.total} {live.note}", highlight=False
-                )
-            for label, text in state.failures.items():
-                console.print(f"[red]failed[/] {label}\n{text.strip().splitlines()[-1]}", highlight=False)
-            if state.failures:
-                console.print(f"tracebacks are in {directory / 'failed'}; `equipoise run` tries again")
+        state = show_status(Folder(directory), as_csv, as_json)
     raise typer.Exit(0 if state.complete else 1)
 
 
@@ -364,60 +341,24 @@ def diagnose(
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks."""
     with errors():
-        import inspect
+        from equipoise.catalogue import task_rows, tasks_table
 
-        from rich.table import Table
-
-        from equipoise.tasks import TASKS, task
-
-        rows = []
-        for name, kind in TASKS.items():
-            made = task(name)
-            rows.append(
-                {
-                    "name": name,
-                    "parameters": made.prior.dim,
-                    "prior": repr(made.prior),
-                    "x_shape": list(made.x_shape),
-                    "exact posterior": made.has_exact_posterior,
-                    "options": [str(p) for p in inspect.signature(kind).parameters.values()],
-                }
-            )
         if as_json:
-            print(json.dumps(rows))
-            return
-        table = Table()
-        for column in rows[0]:
-            table.add_column(column)
-        for row in rows:
-            options = ", ".join(o.split(":")[0] for o in row["options"])  # type: ignore[attr-defined]
-            exact = "yes" if row["exact posterior"] else "no"
-            table.add_row(
-                str(row["name"]), str(row["parameters"]), str(row["prior"]), str(row["x_shape"]), exact, options
-            )
-        Console().print(table)
+            print(json.dumps(task_rows()))
+        else:
+            Console().print(tasks_table())
 
 
 @app.command(epilog="Example:  equipoise methods --json")
 def methods(as_json: AsJson = False) -> None:
     """List the methods: rows of a table, each a network, a loss, a balance term and a start."""
     with errors():
-        import dataclasses
+        from equipoise.catalogue import method_rows, methods_table
 
-        from rich.table import Table
-
-        from equipoise.methods import METHODS
-
-        rows = [dataclasses.asdict(m) for m in METHODS.values()]
         if as_json:
-            print(json.dumps(rows))
-            return
-        table = Table()
-        for column in ("name", "network", "loss", "balance", "λ", "start", "in the paper"):
-            table.add_column(column)
-        for row in rows:
-            table.add_row(*(f"{v:g}" if isinstance(v, float) else str(v) for v in row.values()))
-        Console().print(table)
+            print(json.dumps(method_rows()))
+        else:
+            Console().print(methods_table())
 
 
 def _gather(path: Path) -> None:

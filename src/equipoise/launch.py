@@ -1,9 +1,10 @@
-"""What `equipoise run` does: choose the grid, show the plan, compute, conclude."""
+"""What `equipoise run` does (choose the grid, show the plan, compute, conclude), and `equipoise status`."""
 
 from __future__ import annotations
 
-__all__ = ["cell_row", "choose_grid", "compute", "conclude", "show_plan", "state_row"]
+__all__ = ["cell_row", "choose_grid", "compute", "conclude", "show_plan", "show_status", "state_row"]
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -18,18 +19,20 @@ from equipoise.experiments import (
     GridError,
     State,
     cells_of,
+    collect,
     load_grid,
     missing_stacks,
     read_results,
     run_grid,
     state_of,
+    table,
     write_results,
 )
 from equipoise.experiments.costs import Cost, cost, device_kind
 from equipoise.experiments.entries import nearest, select
 from equipoise.experiments.grids import read_toml
 from equipoise.progress import duration
-from equipoise.terminal import Watch, plan_table, status_table, verdict_table
+from equipoise.terminal import Watch, plan_table, say, status_table, verdict_table
 
 
 def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
@@ -72,7 +75,8 @@ def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> 
         console.print(status_table(state_of(grid, folder)))
         console.print(plan_table(stacks, kind))
         where = "one H200" if kind == "cuda" else "two cores"
-        console.print(f"times are for {where}, and upper bounds: members that have converged stop", highlight=False)
+        early = ", and upper bounds: members that have converged stop"
+        say(console, f"times are for {where}{early if any(s.settings.early_stop for s in stacks) else ''}")
 
 
 def compute(
@@ -94,7 +98,7 @@ def compute(
         most = Cost.total(cost(s, kind) for s in stacks).seconds
         text = f"{left} of {total} cells to compute in {len(stacks)} stacks, at most about {duration(most)}"
         text = text if left else f"all {total} cells are there"
-        console.print(f"{grid.name}: {text}; results go to {folder.path}", highlight=False)
+        say(console, f"{grid.name}: {text}; results go to {folder.path}")
     with Watch(folder, stacks, console, kind, quiet) as watch:
         return run_grid(
             grid,
@@ -120,13 +124,12 @@ def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool
         if report:
             summary |= _write_report(folder.path)
     for label, text in state.failures.items():
-        Console(stderr=True).print(f"[red]failed[/] {label}: {text.strip().splitlines()[-1]}", highlight=False)
+        say(Console(stderr=True), f"{label}: {text.strip().splitlines()[-1]}", "failed", "red")
     if not state.complete:
-        console.print(
-            f"{state.count('done')} of {len(state.cells)} cells are there; run the same command again for the rest"
-        )
+        there = f"{state.count('done')} of {len(state.cells)} cells are there"
+        say(console, f"{there}; run the same command again for the rest")
     if "report" in summary:
-        console.print(f"open {summary['report']}", highlight=False)
+        say(console, f"open {summary['report']}")
     if as_json:
         print(json.dumps(summary))
 
@@ -140,6 +143,29 @@ def _write_report(path: Path) -> dict[str, str]:
     write_figures(path, path / "figures")
     write_report(path, path / "report.html")
     return {"figures": str(path / "figures"), "report": str(path / "report.html")}
+
+
+def show_status(folder: Folder, as_csv: bool, as_json: bool) -> State:
+    """Print where an experiment stands."""
+    grid = load_grid(folder.read_grid()["grid"])
+    state = state_of(grid, folder)
+    if as_csv:
+        rows = table(collect(folder, grid)) if folder.stacks() else []
+        writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else ["task", "method", "budget", "run"])
+        writer.writeheader()
+        writer.writerows(rows)
+    elif as_json:
+        print(json.dumps(state_row(state) | {"cells": [cell_row(c, s) for c, s in state.cells]}))
+    else:
+        console = Console()
+        console.print(status_table(state))
+        for live in state.running:
+            say(console, f"running on {live.host}: {live.stage} {live.done}/{live.total} {live.note}")
+        for label, text in state.failures.items():
+            say(console, f"{label}\n{text.strip().splitlines()[-1]}", "failed", "red")
+        if state.failures:
+            say(console, f"tracebacks are in {folder.path / 'failed'}; `equipoise run` tries again")
+    return state
 
 
 def state_row(state: State) -> dict[str, Any]:

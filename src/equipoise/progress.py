@@ -134,10 +134,10 @@ class Progress:
             print(f"{self.label}… (pip install 'equipoise[progress]' for a progress bar)", file=sys.stderr)
             return None
         bar = RichProgress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
             transient=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Watch", "plan_table", "size", "status_table", "verdict_table"]
+__all__ = ["Watch", "plan_table", "say", "size", "status_table", "verdict_table"]
 
 import re
 import threading
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from equipoise.experiments import Folder, Stack, State
 from equipoise.experiments.costs import Cost, cost
@@ -27,6 +28,8 @@ from equipoise.progress import duration
 
 #: Seconds between two looks at the folder.
 LOOK = 0.5
+#: The longest name of a task or a method; longer labels have options.
+NAME = len("lotka_volterra")
 COLOURS = {"overconfident": "red", "certified conservative": "green", "inconclusive": "yellow"}
 STATES = {"done": "green", "running": "cyan", "failed": "red", "missing": "dim"}
 
@@ -43,6 +46,18 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} GB"
+
+
+def say(console: Console, text: str, word: str = "", colour: str = "") -> None:
+    """Print a text as it is: brackets in a label are no markup, and a path is not broken into lines.
+
+    Arguments:
+        console: where.
+        text: the text.
+        word: what goes before it, in `colour`.
+        colour: one of rich's.
+    """
+    console.print(Text.assemble((word, colour), " " * bool(word), text), soft_wrap=True)
 
 
 class Watch:
@@ -67,9 +82,9 @@ class Watch:
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._bars: dict[str, Any] = {}
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # labels have brackets
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -89,11 +104,10 @@ class Watch:
             self._progress.stop()
         if self.late and not self.quiet:
             first = min(self.late, key=lambda s: self.costs[s.identity])
-            self.console.print(
-                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is "
-                f"{escape(first.label)}, at most {duration(self.costs[first.identity])} "
-                "(--pace 0 begins it all the same)",
-                highlight=False,
+            say(
+                self.console,
+                f"stacks left because they would not end in time: {len(self.late)}. The cheapest is {first.label}, "
+                f"at most {duration(self.costs[first.identity])} (--pace 0 begins it all the same)",
             )
 
     def tell(self, stack: Stack, outcome: str) -> None:
@@ -105,11 +119,8 @@ class Watch:
         if self.quiet or (self.console.is_terminal and outcome == "done"):
             return
         left = f", {self._left(self._share({}))}" if len(self.ended) < len(self.stacks) else ""
-        colour = "red" if outcome == "failed" else "none"
-        self.console.print(
-            f"[{colour}]{outcome}[/] {escape(stack.label)} ({len(self.ended)} of {len(self.stacks)} stacks{left})",
-            highlight=False,
-        )
+        text = f"{stack.label} ({len(self.ended)} of {len(self.stacks)} stacks{left})"
+        say(self.console, text, outcome, "red" if outcome == "failed" else "")
 
     def _loop(self) -> None:
         while not self._stop.wait(LOOK):
@@ -124,9 +135,9 @@ class Watch:
             stack = self.stacks[identity]
             if identity not in self._bars:
                 self._bars[identity] = self._progress.add_task("", total=1.0, note="")
-            text = f"  {escape(stack.cells[0].task)} {stack.budget} {stack.network}: {live.stage}"
+            text = f"  {stack.cells[0].task} {stack.budget} {stack.network}: {live.stage}"
             self._progress.update(
-                self._bars[identity], description=text, completed=live.done / live.total, note=escape(live.note)
+                self._bars[identity], description=text, completed=live.done / live.total, note=live.note
             )
         done = [self.stacks[i] for i in self.ended]
         cells, members = sum(len(s.cells) for s in done), sum(s.size for s in done)
@@ -141,10 +152,12 @@ class Watch:
         return done / max(sum(self.costs.values()), 1e-9)
 
     def _left(self, share: float) -> str:
+        """The time left in words: a bound as long as members that are still to come may stop early."""
         elapsed = time.monotonic() - self.started
         if share < 0.02 or elapsed < 5:
             return f"at most about {duration(sum(self.costs.values()))}"
-        return f"about {duration(elapsed * (1 - share) / share)} left"
+        bound = any(s.settings.early_stop for i, s in self.stacks.items() if i not in self.ended)
+        return f"{'at most about' if bound else 'about'} {duration(elapsed * (1 - share) / share)} left"
 
 
 def _progress(live: Live) -> float:
@@ -207,10 +220,16 @@ def verdict_table(ds: xr.Dataset) -> Table:
         collapse_padding=True,
     )
     for name in ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance"):
-        left = name in ("task", "method", "verdict")
-        # A verdict may break between its words, never inside one, however narrow the terminal.
+        # On a narrow terminal a verdict breaks between its words, never inside one, and labels with options break
+        # anywhere; what still does not fit is cut off at the right, where the numbers are.
         width = len("overconfident") if name == "verdict" else None
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "verdict", min_width=width)
+        if name in ("task", "method"):
+            longest = max(len(str(label)) for label in ds[name].values)
+            width = min(NAME, longest) + (name == "task")  # rich takes one from the first column
+        if width is None:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", min_width=width)
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:

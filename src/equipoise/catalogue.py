@@ -1,0 +1,66 @@
+"""What there is, for `equipoise tasks` and `equipoise methods`: as plain rows, and as tables for people."""
+
+from __future__ import annotations
+
+__all__ = ["method_rows", "methods_table", "task_rows", "tasks_table"]
+
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from equipoise.methods import METHODS
+from equipoise.tasks import TASKS, task
+
+
+def task_rows() -> list[dict[str, Any]]:
+    """One row a task: its parameters, prior, observations and options."""
+    rows = []
+    for name, kind in TASKS.items():
+        made = task(name)
+        rows.append(
+            {
+                "name": name,
+                "parameters": made.prior.dim,
+                "prior": repr(made.prior),
+                "x_shape": list(made.x_shape),
+                "exact posterior": made.has_exact_posterior,
+                "options": [str(p) for p in inspect.signature(kind).parameters.values()],
+            }
+        )
+    return rows
+
+
+def tasks_table() -> Table:
+    """The tasks."""
+    rows = task_rows()
+    shown = [
+        row
+        | {
+            "exact posterior": "yes" if row["exact posterior"] else "no",
+            "options": ", ".join(o.split(":")[0] for o in row["options"]),
+        }
+        for row in rows
+    ]
+    return _table(rows[0], (row.values() for row in shown))
+
+
+def method_rows() -> list[dict[str, Any]]:
+    """One row a method: the columns of the table of methods."""
+    return [dataclasses.asdict(m) for m in METHODS.values()]
+
+
+def methods_table() -> Table:
+    """The methods."""
+    rows = ([f"{v:g}" if isinstance(v, float) else v for v in row.values()] for row in method_rows())
+    return _table(("name", "network", "loss", "balance", "λ", "start", "in the paper"), rows)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(escape(str(v)) for v in row))
+    return table
