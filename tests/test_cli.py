@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise import cli
 from equipoise.experiments import load_grid, run_grid
-from equipoise.prior_text import DISTRIBUTIONS, parse_prior
 from equipoise.priors import BoxUniform, IndependentPrior
+from equipoise.priors.text import DISTRIBUTIONS, parse_prior
 
 GRID = """
 tasks = ["slcp"]

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import marginals
-from equipoise.priors import OpaquePrior, Prior, prior_from_spec
+from equipoise.priors import OpaquePrior, Prior, marginals, prior_from_spec
 
 # Each marginal in float64 beside scipy's version of the same distribution.
 MARGINALS = {

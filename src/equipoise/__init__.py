@@ -62,7 +62,7 @@ _MODULES = (
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from .diagnostics import diagnose as diagnose  # type: ignore[no-redef]
+    from .diagnostics import diagnose as diagnose
     from .methods import METHODS as METHODS
     from .methods import Method as Method
     from .posteriors import Posterior as Posterior
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from .tasks import TASKS as TASKS
     from .tasks import Task as Task
     from .tasks import task as task
-    from .training import fit as fit  # type: ignore[no-redef]
+    from .training import fit as fit
     from .training import fit_many as fit_many
 
 

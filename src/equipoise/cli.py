@@ -262,7 +262,7 @@ def fit(
             check_no_model(out)
         check_device(device)
         from equipoise.posteriors import Posterior
-        from equipoise.prior_text import parse_prior
+        from equipoise.priors.text import parse_prior
         from equipoise.simulations import read_simulations
         from equipoise.training import fit as train
 

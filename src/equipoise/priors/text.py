@@ -17,7 +17,10 @@ from pathlib import Path
 
 import torch.distributions as td
 
-from equipoise.priors import BoxUniform, IndependentPrior, Prior, prior_from_spec
+from .base import Prior
+from .box import BoxUniform
+from .conversion import prior_from_spec
+from .independent import IndependentPrior
 
 #: Name to class and the names of its numbers.
 DISTRIBUTIONS: dict[str, tuple[Callable[..., td.Distribution], tuple[str, ...]]] = {
