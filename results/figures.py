@@ -28,7 +28,7 @@ from equipoise.report.figures import balancing_error, gallery, nominal_log_prob,
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
-from parts import STARTS, STRENGTHS, part_of
+from parts import STARTS, STRENGTHS, part_of, places_of
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -183,7 +183,7 @@ def coverage(name: str, folder: Path) -> Figure:
 def ablation(folder: Path) -> Figure:
     """Conservativeness against information, along λ: a path for each loss and balance term."""
     results = opened("ablation", folder)
-    places = [(t, b) for t in results.tasks for b in results.budgets]
+    places = places_of(results)
     figure, grid = _panels(2, len(places), 1.75)
     paths = [
         ("npe", "chi2", HUES[2][0], "-", "o"),

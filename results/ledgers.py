@@ -28,14 +28,13 @@ def cost(folder: Path) -> str:
     """Seconds of the stacks of each grid and network, and hours of the authors' loop for the same cells."""
     rows: list[list[str]] = []
     hardware: set[str] = set()
-    for name in FILES:
-        try:
-            results = opened(name, folder)
-        except Missing:
-            continue
+    everything = _opened(folder)
+    if not everything:
+        raise Missing("none of the results are there")
+    seconds = device_seconds(*(results.ds for results in everything.values()))
+    for (name, results), busy in zip(everything.items(), seconds, strict=True):
         ds = results.ds
         hardware |= set(map(str, ds["ledger_hardware"].values))
-        busy = device_seconds(ds)
         there = [n for n in ("classifier", "flow") if (ds["ledger_network"].values == n).any()]
         parts = {f"{n}s": [n] for n in there} | ({"all": there} if len(there) > 1 else {})
         for words, networks in parts.items():
@@ -47,27 +46,39 @@ def cost(folder: Path) -> str:
             row = [f"`{name}`, {words}", f"{int(mine.sum())}", f"{members:,}", f"{steps / 1e6:.2f}"]
             row += [f"{trained:,.0f}", f"{judged:,.0f}", *_compared(loop, busy[mine].sum())]
             rows.append([f"**{cell}**" for cell in row] if words == "all" else row)
-    if not rows:
-        raise Missing("none of the results are there")
     head = ["", "stacks", "networks", "10⁶ steps", "training, s", "diagnosis, s", "GPU, s", "authors' loop, h", "ratio"]
     return f"{table(head, rows)}\n\n*Computed on {', '.join(sorted(hardware))}.*"
 
 
-def device_seconds(ds: xr.Dataset) -> np.ndarray:
-    """Seconds of a GPU that each stack used; NaN for one that was computed without.
+def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
+    """Seconds of a GPU that each stack of each ledger used; NaN for one that was computed without.
 
-    Processes that share a GPU overlap in time. A second during which k stacks were under way on it counts 1/k for each
-    of them, so that the sum is the time during which the GPU was in use, however many shared it.
+    Processes that share a GPU overlap in time, those of different grids too. A second during which k stacks were under
+    way on it counts 1/k for each of them, so that the sum is the time during which the GPU was in use, however many
+    shared it.
     """
-    begin, took = ds["ledger_began"].values, ds["ledger_seconds"].values
-    used = np.where(ds["ledger_device"].values == "cuda", 0.0, np.nan)
-    for place in set(ds["ledger_place"].values):
-        here = (ds["ledger_place"].values == place) & np.isfinite(used)
+    begin, took, device, places = (
+        np.concatenate([ds[f"ledger_{n}"].values for ds in ledgers]) for n in ("began", "seconds", "device", "place")
+    )
+    used = np.where(device == "cuda", 0.0, np.nan)
+    for place in set(places):
+        here = (places == place) & np.isfinite(used)
         edges = np.unique(np.concatenate([begin[here], (begin + took)[here]]))
         for low, high in pairwise(edges):
             active = here & (begin <= low) & (begin + took >= high)
             used[active] += (high - low) / max(active.sum(), 1)
-    return used
+    return np.split(used, np.cumsum([ds.sizes["ledger"] for ds in ledgers])[:-1])
+
+
+def _opened(folder: Path) -> dict[str, Results]:
+    """The results that are there."""
+    found = {}
+    for name in FILES:
+        try:
+            found[name] = opened(name, folder)
+        except Missing:
+            continue
+    return found
 
 
 def _compared(loop: float, busy: float) -> list[str]:
@@ -101,13 +112,12 @@ def _step(task: str, method: str) -> int:
 
 def state(folder: Path) -> str:
     """How much of each grid is there, and what made it."""
-    lines = []
+    lines, found = [], _opened(folder)
     for name in FILES:
-        try:
-            ds = opened(name, folder).ds
-        except Missing:
+        if name not in found:
             lines.append(f"- `{name}`: not computed yet.")
             continue
+        ds = found[name].ds
         lines.append(
             f"- `{name}`: {int(ds.attrs['cells_done']):,} of {int(ds.attrs['cells_wanted']):,} cells, "
             f"{int(ds['pairs']):,} coverage pairs; {ds.attrs['hardware']}, torch {ds.attrs['torch']}, "

@@ -1,14 +1,14 @@
-"""Tables of the parts: of balance, of a start at the prior, of the way ranks are computed, of a mixture."""
+"""Tables of the parts: balance, its strength, a start at the prior, how ranks are computed, a mixture."""
 
 from __future__ import annotations
 
-__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "mixture", "part_of", "start"]
+__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "mixture", "part_of", "places_of", "start", "strength"]
 
 from pathlib import Path
 
 import numpy as np
 
-from reading import LABELS, TASKS, Missing, Results, Setting, opened
+from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, published
 from words import counted, options_of, signed, table
 
 STRENGTHS = (0, 1, 10, 100, 1000)
@@ -32,18 +32,17 @@ def ablation(folder: Path) -> str:
     """Coverage AUC and nominal log posterior: weights kept × loss × balance, against λ."""
     results = opened("ablation", folder)
     parts = []
-    for task in results.tasks:
-        for budget in results.budgets:
-            rows = []
-            for keep in ("best", "last"):
-                for loss, words in LOSSES.items():
-                    for term, term_words in TERMS.items():
-                        found = {s: part_of(results, task, budget, loss, term, s, keep) for s in STRENGTHS}
-                        if any(found[s] is not None for s in STRENGTHS[1:]):
-                            cells = ["–" if s is None else _pair(s) for s in found.values()]
-                            rows.append([f"{words}, {term_words}, {keep}", *cells])
-            head = ["loss, balance, weights kept", *(f"λ = {s}" for s in STRENGTHS)]
-            parts.append(f"**{TASKS[task]}, {budget:,} simulations**\n\n" + table(head, rows))
+    for task, budget in places_of(results):
+        rows = []
+        for keep in ("best", "last"):
+            for loss, words in LOSSES.items():
+                for term, term_words in TERMS.items():
+                    found = {s: part_of(results, task, budget, loss, term, s, keep) for s in STRENGTHS}
+                    if any(found[s] is not None for s in STRENGTHS[1:]):
+                        cells = ["–" if s is None else _pair(s) for s in found.values()]
+                        rows.append([f"{words}, {term_words}, {keep}", *cells])
+        head = ["loss, balance, weights kept", *(f"λ = {s}" for s in STRENGTHS)]
+        parts.append(f"**{TASKS[task]}, {budget:,} simulations**\n\n" + table(head, rows))
     return "\n\n".join([*parts, _parts_in_words(results)])
 
 
@@ -66,12 +65,11 @@ def _parts_in_words(results: Results) -> str:
             (("nre_c", "multiclass", s, k), ("nre_c", "chi2", s, k)) for s in strengths for k in both
         ],
     }
-    places = [(t, b) for t in results.tasks for b in results.budgets]
     lines = []
     for words, pairs in changes.items():
         found = {
             (one.task, one.budget, one.method, two.method): (one, two)
-            for place in places
+            for place in places_of(results)
             for first, second in pairs
             if (one := part_of(results, *place, *first)) is not None
             and (two := part_of(results, *place, *second)) is not None
@@ -87,6 +85,12 @@ def _parts_in_words(results: Results) -> str:
                 f"{signed(float(np.median(log)), 2)}, over {len(found)} pairs of settings that differ in nothing else."
             )
     return "\n".join(lines)
+
+
+def places_of(results: Results) -> list[tuple[str, int]]:
+    """The tasks and budgets of which a setting is there."""
+    there = {(task, budget) for task, _, budget in results.settings}
+    return [(t, b) for t in results.tasks for b in results.budgets if (t, b) in there]
 
 
 def part_of(results: Results, task: str, budget: int, loss: str, term: str, strength: int, keep: str) -> Setting | None:
@@ -105,6 +109,32 @@ def part_of(results: Results, task: str, budget: int, loss: str, term: str, stre
 
 def _pair(s: Setting) -> str:
     return f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}"
+
+
+def strength(folder: Path) -> str:
+    """Another strength than the text's, beside it and beside the published number."""
+    results, text = opened("strength", folder), opened("released", folder)
+    level, rows = results.ds["level"].values, []
+    for s in results.each(results.tasks, results.methods, results.budgets):
+        name, options = options_of(s.method)
+        key = s.task, name, s.budget
+        if key not in text.settings:
+            continue
+        both = text.settings[key], s
+        areas = [f"{signed(figure_auc(x, level))}<br><sub>{_range(x)}</sub>" for x in both]
+        logs = [signed(x.median("nominal_log_prob"), 2) for x in both]
+        figure = signed(published()[key]) if key in published() else "–"
+        words = f"{LABELS[name]}, {TASKS[s.task]}, λ = 100 / {options['strength']}"
+        rows.append([words, f"{s.budget:,}", figure, *areas, *logs])
+    if not rows:
+        raise Missing("`results/strength.nc` and `results/released.nc` have no setting in common")
+    head = ["", "budget", "published", "λ = 100", "other λ", "log posterior, λ = 100", "other λ"]
+    pairs = f"{int(text.ds['pairs']):,} and {int(results.ds['pairs']):,} pairs"
+    return f"{table(head, rows)}\n\n*Coverage AUC of the median curve, and its range over runs; {pairs}.*"
+
+
+def _range(s: Setting) -> str:
+    return " … ".join(signed(end) for end in s.ends("coverage_auc"))
 
 
 # --- starts and the artefact ------------------------------------------------------------------------------------------

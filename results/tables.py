@@ -22,7 +22,7 @@ import numpy as np
 from claims import CLAIMS, decide, exceptions
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from ledgers import cost, state
-from parts import ablation, artefact, mixture, start
+from parts import ablation, artefact, mixture, start, strength
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, pictured, published
 from words import counted, ranged, signed, table
 
@@ -94,7 +94,15 @@ def agreement(folder: Path) -> str:
         f"{int((np.sign(middles) == np.sign(theirs))[clear].sum())} of the {int(clear.sum())} that are further than "
         f"{READING_ERROR} from 0."
     )
-    return text + (f" Furthest apart: {words}." if words else "")
+    text += f" Those that do not: {words}." if words else ""
+    try:
+        best = opened("paper", folder)
+    except Missing:
+        return text
+    same = [best.settings[k] for k in published() if k in best.settings and k in ours.settings]
+    numbers = [published()[s.task, s.method, s.budget] for s in same]
+    agree = [_agrees(s, figure_auc(s, levels), v) for s, v in zip(same, numbers, strict=True)]
+    return text + f" With the text's protocol, and so with best weights, {sum(agree)} of {len(same)} would agree."
 
 
 # --- every setting ----------------------------------------------------------------------------------------------------
@@ -202,6 +210,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "ablation": ablation,
         "start": start,
         "artefact": artefact,
+        "strength": strength,
         "mixture": mixture,
         "cost": cost,
     }

@@ -94,7 +94,7 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 1 and tables.main(options) == 0
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", doc.read_text(encoding="utf-8")))
-    assert missing == {"ablation", "start", "artefact", "mixture"}
+    assert missing == {"ablation", "start", "artefact", "mixture", "strength"}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -295,6 +295,34 @@ def test_the_artefact_is_read_from_networks_that_were_judged_twice(tmp_path):
     assert f"| {curves[0, 10]:.3f} / {curves[1, 10]:.3f} |" in text and "differ not at all" in text
 
 
+def test_another_strength_stands_beside_the_texts_and_the_published_number(tmp_path):
+    ds = synthetic_results(("slcp",), ("bnre", "bnre_c"), (1024, 8192), 3, 1, 400, "released", gallery=False)
+    ds.to_netcdf(tmp_path / "released.nc", engine="h5netcdf")
+    other = ds.assign_coords(method=["bnre[strength=50]", "bnre_c[strength=50]"]).copy(deep=True)
+    other["coverage"][:] = np.linspace(0, 1, other.sizes["level"]) ** 2
+    other["coverage"][:, 1, 1] = np.nan
+    other.to_netcdf(tmp_path / "strength.nc", engine="h5netcdf")
+    rows = parts.strength(tmp_path).splitlines()[2:5]
+    assert [row.split(" | ")[0] for row in rows] == [
+        "| BNRE, SLCP, λ = 100 / 50",
+        "| BNRE, SLCP, λ = 100 / 50",
+        "| BNRE-C, SLCP, λ = 100 / 50",
+    ]
+    here = reading.figure_auc(reading.Results("released", tmp_path).settings["slcp", "bnre", 8192], ds["level"].values)
+    assert f"| 8,192 | +0.020 | {words.signed(here)}<br>" in rows[1] and "| −0.166<br>" in rows[1]
+
+
+def test_places_that_were_not_computed_have_no_table_and_no_panel(tmp_path):
+    ds = synthetic_results(("slcp", "two_moons"), ("nre", "bnre"), (1024, 8192), 2, 1, 400, gallery=False)
+    ds["coverage"][1, :, 1] = np.nan
+    ds = ds.assign_coords(method=["nre[keep=best]", "bnre[strength=10,keep=best]"])
+    ds.to_netcdf(tmp_path / "ablation.nc", engine="h5netcdf")
+    results = reading.Results("ablation", tmp_path)
+    assert parts.places_of(results) == [("slcp", 1024), ("slcp", 8192), ("two_moons", 1024)]
+    assert parts.ablation(tmp_path).count("simulations**") == 3
+    assert len(figures.ablation(tmp_path).axes) == 2 * 3
+
+
 def test_a_mixture_stands_beside_its_networks(tmp_path):
     ds = synthetic_results(("slcp",), ("npe", "bnre"), (1024,), 3, 5, 400, gallery=False)
     ds.to_netcdf(tmp_path / "mixture.nc", engine="h5netcdf")
@@ -336,7 +364,12 @@ def test_stacks_that_share_a_gpu_share_its_seconds():
     ds = xr.Dataset({f"ledger_{name}": ("ledger", values) for name, values in rows.items()})
     # On "a": 0–4 the first alone, 4–6 two of them, 6–10 three, 10–16 the third alone, then a gap.
     third = 4 / 3
-    assert ledgers.device_seconds(ds) == pytest.approx([5 + third, 1 + third, 6 + third, 5, 7, np.nan], nan_ok=True)
+    expected = [5 + third, 1 + third, 6 + third, 5, 7, np.nan]
+    assert ledgers.device_seconds(ds)[0] == pytest.approx(expected, nan_ok=True)
+    # It is the same for stacks of different grids.
+    apart = ledgers.device_seconds(ds.isel(ledger=[0, 1]), ds.isel(ledger=[2, 3, 4, 5]))
+    assert [len(part) for part in apart] == [2, 4]
+    assert np.concatenate(apart) == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_loops_times_are_those_of_the_page_about_speed():
