@@ -192,10 +192,11 @@ def test_a_grid_is_not_begun_on_a_cluster_that_cannot_be(tmp_path):
     "command",
     [
         ["fit", "nowhere.npz", "--prior", "nothing", "--out", "m"],
+        ["diagnose", "nowhere", "nowhere.npz", "--out", "d.nc"],
         ["run", "--task", "two_moons", "--budget", "64", "--method", "npe"],
         ["run", "--task", "two_moons", "--budget", "64", "--method", "npe", "--cluster", "local"],
     ],
-    ids=["fit", "run", "run on local workers"],
+    ids=["fit", "diagnose", "run", "run on local workers"],
 )
 def test_a_device_that_is_not_there_is_told_before_anything_is_done(command, device, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

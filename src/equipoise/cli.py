@@ -297,12 +297,14 @@ def diagnose(
     pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
     samples: Annotated[int, typer.Option(help="Draws behind each rank.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: Device = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the posterior is overconfident.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Judge a saved posterior on pairs it has not seen: is it overconfident?"""
     with errors():
+        check_device(device)
         if out is not None:
             check_file(out)
         from equipoise.diagnostics import diagnose as judge
@@ -310,7 +312,7 @@ def diagnose(
         from equipoise.posteriors import load
         from equipoise.simulations import read_simulations
 
-        posterior = load(model)
+        posterior = load(model, device=device)
         test = read_simulations(data, x, theta_key=theta_key, x_key=x_key, n=pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
