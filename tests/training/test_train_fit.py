@@ -164,6 +164,37 @@ def test_members_that_differ_in_the_weights_kept_are_trained_once(monkeypatch) -
     assert any(not torch.equal(w, alone["last"][0].stack[n]) for n, w in alone["best"][0].stack.items())
 
 
+def test_a_tracker_hears_what_the_history_keeps() -> None:
+    theta, x = toy(200)
+    heard: list[tuple[int, dict[str, np.ndarray]]] = []
+    fixed: dict = {"members": 3, "epochs": 30, "learning_rate": 0.02, "patience": 1, "method": "bnre"}
+    p = quick(theta, x, **fixed, on_epoch=lambda epoch, values: heard.append((epoch, values)))
+    assert [epoch for epoch, _ in heard] == list(range(p.history.sizes["epoch"])) and len(heard) < 30
+    for name in ("train_loss", "validation_loss", "balance", "validation_balance", "learning_rate"):
+        np.testing.assert_array_equal(np.stack([v[name] for _, v in heard]), p.history[name].values.astype(float))
+    assert any(np.isnan(v["train_loss"]).any() for _, v in heard)  # a member that stopped before the others
+
+
+def test_a_tracker_of_many_members_hears_each_under_its_place() -> None:
+    theta, x = toy(200)
+    rows = [Member(eq.METHODS["nre"], 0), Member(eq.METHODS["npe"], 0), Member(eq.METHODS["nre"], 0, keep="last")]
+    heard: dict[int, list[np.ndarray]] = {}
+    found = fit_many(
+        rows,
+        [(theta, x)],
+        prior=PRIOR,
+        settings=dataclasses.replace(PAPER, epochs=2, batch_size=32),
+        hidden=(8, 8),
+        device="cpu",
+        on_epoch=lambda epoch, values: heard.setdefault(epoch, []).append(values["train_loss"]),
+        progress=False,
+    )
+    for epoch, stacks in heard.items():
+        assert len(stacks) == 2  # flows and classifiers
+        whole = np.nanmax(np.stack(stacks), 0)
+        np.testing.assert_array_equal(whole, [p.history["train_loss"].values[epoch, 0] for p in found])
+
+
 def test_standardising_makes_a_far_prior_trainable() -> None:
     """θ on [100, 200]: with scaling the posterior learns, and densities are in the units of θ."""
     g = torch.Generator().manual_seed(0)

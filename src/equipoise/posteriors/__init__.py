@@ -1,7 +1,7 @@
 """Posteriors: densities and draws of trained members and of their mixture; saved as safetensors and JSON.
 
     posterior ──► inputs ──► ratios ──► flows
-    files                               classifiers ──► cells, tempered
+    files, export                       classifiers ──► cells, tempered
 
 `posterior` is the mixture; `flows` and `classifiers` are the two kinds of members.
 """

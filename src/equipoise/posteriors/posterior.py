@@ -260,6 +260,19 @@ class Posterior:
 
         save(self, path)
 
+    def to_arviz(self, x: Any, n: int = 1000, *, names: Sequence[str] | None = None, seed: int | None = None) -> Any:
+        """n draws of each member for one observation, as ArviZ takes them; a member is a chain.
+
+        Arguments:
+            x: the observation, with shape `x_shape`.
+            n: draws of each member.
+            names: of the parameters; without, all are one variable `theta`.
+            seed: None for fresh draws each time.
+        """
+        from .export import to_arviz
+
+        return to_arviz(self, x, n, names=names, seed=seed)
+
     # --- the mixture -----------------------------------------------------------------------------------------------
 
     def _mixture_ratio(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

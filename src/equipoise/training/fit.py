@@ -6,9 +6,11 @@ __all__ = ["fit", "fit_many"]
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from equipoise.priors import as_prior
 from equipoise.randomness import integer
 
 from .inputs import as_device, as_embedding, check_pairs, split_rows, theta_scaling, x_scaling
-from .loop import Trained
+from .loop import OnEpoch, Trained
 from .members import Member, network_of
 from .outcome import posterior_of, report_divergence
 from .settings import PAPER, Settings
@@ -60,6 +62,7 @@ def fit(
     hidden: Sequence[int] | None = None,
     transforms: int = 3,
     compile: bool | None = None,
+    on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
 ) -> Posterior:
     """Train a posterior on simulated pairs.
@@ -101,6 +104,9 @@ def fit(
         hidden: widths of the hidden layers; None for the paper's (6 × 256, or 3 × 256 in each transform of a flow).
         transforms: of a flow.
         compile: whether to use torch.compile; None where it pays back.
+        on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
+            `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
+            that have stopped. On a GPU it hears of several epochs in a row.
         progress: False for silence.
 
     Returns:
@@ -149,6 +155,7 @@ def fit(
         split_seed=seed,
         checkpoint=checkpoint,
         compile=compile,
+        on_epoch=on_epoch,
         progress=progress,
     )
     alive = [p for p in posteriors if p is not None]
@@ -178,6 +185,7 @@ def fit_many(
     split_seed: int = 0,
     checkpoint: str | Path | None = None,
     compile: bool | None = None,
+    on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
 ) -> list[Posterior | None]:
     """Train many members at once: several methods, strengths, seeds and data sets.
@@ -198,6 +206,7 @@ def fit_many(
         split_seed: of the split into training and validation, where the protocol shuffles.
         checkpoint: as in `fit`.
         compile: as in `fit`.
+        on_epoch: as in `fit`, of all members.
         progress: as in `fit`.
 
     Returns:
@@ -242,9 +251,19 @@ def fit_many(
             target,
             path=None if checkpoint is None else Path(checkpoint) / f"stack-{number}.safetensors",
             compile=compile,
+            on_epoch=None if on_epoch is None else partial(_tell, on_epoch, mine, wanted),
             progress=progress,
             label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
         )
         places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
         report_divergence(trained, mine)
     return [posterior_of(m, *places[dataclasses.replace(m, keep=None)], settings, target, n) for m in wanted]
+
+
+def _tell(
+    on_epoch: OnEpoch, mine: Sequence[Member], wanted: Sequence[Member], epoch: int, values: dict[str, np.ndarray]
+) -> None:
+    """Pass on what a stack says of its members as what all that were wanted do; NaN for those of other stacks."""
+    place = {member: k for k, member in enumerate(mine)}
+    rows = [place.get(dataclasses.replace(m, keep=None), -1) for m in wanted]
+    on_epoch(epoch, {n: np.array([v[k] if k >= 0 else np.nan for k in rows]) for n, v in values.items()})

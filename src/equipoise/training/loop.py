@@ -7,7 +7,7 @@ schedule, so that what a member is stacked with never depends on how fast the ma
 
 from __future__ import annotations
 
-__all__ = ["Trained", "train_stack"]
+__all__ = ["NAMES", "OnEpoch", "Trained", "train_stack"]
 
 import dataclasses
 import time
@@ -37,7 +37,13 @@ SHRINK_AT = 0.75
 #: Compiling pays back from about this many member-steps on, on a CPU and on a GPU.
 PAYS_BACK = {"cpu": 20_000, "cuda": 200_000}
 
+#: Called with the number of an epoch and the numbers of every member, with shape `(M,)`: those of `HISTORY` but the
+#: seconds, under the names they have in a posterior's history. NaN for members that have stopped.
+OnEpoch = Callable[[int, dict[str, np.ndarray]], None]
+
 HISTORY = ("train_loss", "validation_loss", "train_balance", "validation_balance", "learning_rate", "seconds")
+#: What they are called in a posterior's history, where that is something else.
+NAMES = {"train_balance": "balance"}
 
 
 @dataclasses.dataclass
@@ -80,6 +86,7 @@ def train_stack(
     *,
     compile: bool | None = None,
     checkpoint: Checkpoint | None = None,
+    on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
     label: str = "training",
 ) -> Trained:
@@ -97,6 +104,7 @@ def train_stack(
         settings: the protocol.
         compile: True or False to force; None decides by whether it would pay back.
         checkpoint: where to keep the state of an unfinished training.
+        on_epoch: told of every epoch, see `OnEpoch`.
         progress: False for silence.
         label: what the progress bar calls it.
     """
@@ -177,6 +185,9 @@ def train_stack(
                 segment.run_epoch(epoch)
                 epoch += 1
             active = segment.state.active.cpu()
+            if on_epoch is not None:
+                for number, values in segment.told(before, epoch, ids, members):
+                    on_epoch(number, values)
             bar.advance(epoch - before, segment.note(members), last=not bool(active.any()))
             if not bool(active.any()):
                 break
@@ -356,6 +367,15 @@ class _Segment:
         balance = float(self.record["train_balance"][epoch].nanmedian())
         text = f"{int(self.state.active.sum())} of {members} members training · loss {loss:.3f}"
         return text + ("" if np.isnan(balance) else f" · balance {balance:.1e}")
+
+    def told(self, low: int, high: int, ids: np.ndarray, members: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Epochs from `low` to before `high`, for whoever follows the training."""
+        rows = {NAMES.get(name, name): values[low:high].cpu().numpy() for name, values in self.record.items()}
+        for epoch in range(low, high):
+            whole = {name: np.full(members, np.nan) for name in rows}
+            for name, values in rows.items():
+                whole[name][ids] = values[epoch - low]
+            yield epoch, whole
 
     def collect(self, history: dict[str, np.ndarray], ids: np.ndarray) -> None:
         """Write this segment's epochs into the history of the whole."""

@@ -15,7 +15,7 @@ import xarray as xr
 from equipoise.networks import Network
 from equipoise.posteriors import Posterior
 
-from .loop import Trained
+from .loop import NAMES, Trained
 from .members import Member
 from .settings import Settings
 
@@ -54,8 +54,7 @@ def posterior_of(
 def _history(trained: Trained, k: int) -> xr.Dataset:
     """What happened to member k of a stack, over `epoch` and a `member` axis of one."""
     epochs = int(trained.epochs[k])
-    names = {"train_balance": "balance"}
-    per_epoch = {names.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
+    per_epoch = {NAMES.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
     per_member = {
         "best_epoch": ("member", trained.best_epoch[k : k + 1]),
         "best_loss": ("member", trained.best_loss[k : k + 1]),

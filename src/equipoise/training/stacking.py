@@ -24,7 +24,7 @@ from equipoise.randomness import integer
 
 from .checkpoint import Checkpoint, fingerprint
 from .data import Data, take
-from .loop import Trained, train_stack
+from .loop import OnEpoch, Trained, train_stack
 from .members import Member
 from .settings import Settings
 
@@ -49,6 +49,7 @@ def train_members(
     *,
     path: Path | None = None,
     compile: bool | None = None,
+    on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
     label: str = "training",
 ) -> Trained:
@@ -65,6 +66,7 @@ def train_members(
         device: where to train.
         path: of the checkpoint; None for none.
         compile: as in `train_stack`.
+        on_epoch: as in `train_stack`.
         progress: as in `train_stack`.
         label: as in `train_stack`.
     """
@@ -82,6 +84,7 @@ def train_members(
         settings,
         compile=compile,
         checkpoint=None if path is None else Checkpoint(path, _identity(members, nets, pairs, rows, settings, compile)),
+        on_epoch=on_epoch,
         progress=progress,
         label=label,
     )
