@@ -25,7 +25,7 @@ LOOP_EPOCHS, LOOP_BATCH = 500, 256
 
 
 def cost(folder: Path) -> str:
-    """Seconds of the stacks of each grid and network, and hours of the authors' loop for the same cells."""
+    """Seconds of the stacks of each grid and network, and hours of the authors' loop for the same networks."""
     rows: list[list[str]] = []
     hardware: set[str] = set()
     everything = _opened(folder)
@@ -90,15 +90,18 @@ def _compared(loop: float, busy: float) -> list[str]:
 def _loop_seconds(results: Results, network: str) -> float:
     """What the authors' loop would take for the same networks: 500 epochs, one after the other.
 
-    Cells that differ in the weights kept or in how they are judged are one training.
+    Cells that differ in the weights kept or in how they are judged are one training; a mixture is several.
     """
+    members = results.ds.sizes.get("member", 1)
     trainings: dict[tuple[object, ...], float] = {}
     for s in results.settings.values():
         name, options = options_of(s.method)
         if (network == "classifier") == (name in ("nre", "bnre", "nre_c", "bnre_c")):
             steps = LOOP_EPOCHS * -(-int(0.9 * s.budget) // LOOP_BATCH)
             own = tuple((k, v) for k, v in options.items() if k not in ("keep", "recipe"))
-            trainings[s.task, s.budget, name, own] = len(s.verdicts) * steps * _step(s.task, name) * 1e-6
+            seconds = len(s.verdicts) * members * steps * _step(s.task, name) * 1e-6
+            key = s.task, s.budget, name, own
+            trainings[key] = max(trainings.get(key, 0.0), seconds)
     return sum(trainings.values())
 
 

@@ -40,6 +40,6 @@ def test_what_can_be_used(gpus):
     gpus(2)
     assert as_device(None) == as_device("cuda") == torch.device("cuda")
     assert as_device("cuda:1") == torch.device("cuda:1") and as_device(torch.device("cpu")) == torch.device("cpu")
-    assert unusable("meta") == ""
+    assert unusable("meta").startswith("holds shapes")
     gpus(0)
     assert as_device(None) == torch.device("cpu")

@@ -139,7 +139,11 @@ def test_status_keeps_labels_and_paths(tmp_path, monkeypatch):
     table, rest = result.output.split("└")
     assert result.exit_code == 1 and METHOD in table and "lotka_volterra[steps=11]" in table
     assert "1 failed, 1 running" in table
-    for words in ("training 1/2 loss [nan]", f"failed {failed.label}\n", "ValueError: x has shape [batch]\n"):
+    for words in (
+        "training 1/2 loss [nan]",
+        f"failed {failed.label} ({failed.identity[:6]})\n",
+        "ValueError: x has shape [batch]\n",
+    ):
         assert words in rest
     assert f"tracebacks are in {folder.path / 'failed'}; " in rest
 

@@ -41,6 +41,8 @@ def unusable(device: Any) -> str:
             return (
                 f"was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here, counted from 0; give 'cuda:0'"
             )
+    elif chosen.type == "meta":
+        return "holds shapes and no numbers; give 'cpu'"
     elif chosen.type != "cpu":
         try:
             torch.empty(0, device=chosen)

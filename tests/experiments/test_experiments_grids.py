@@ -116,10 +116,12 @@ def test_the_papers_grids():
     assert {t.name for t in paper.tasks} == set(TASKS)
     assert [m.label for m in released.methods if m.name.startswith(("bnpe", "npe"))] == ["npe"]
     assert paper.settings() == PAPER and released.settings() == RELEASED
-    assert paper.rules.pairs == released.rules.pairs == 10_000 and paper.rules.test == 100_000
+    rules = {g.name: g.rules("flow") for g in (paper, released)}
+    assert {(r.pairs, r.test, r.samples) for r in rules.values()} == {(10_000, 100_000, 128)}
+    assert paper.rules("classifier").samples == 512  # interpolated
     # Both are judged with our ranks; the protocol's own way is one cell of artefact.toml.
-    assert paper.rules.recipe == released.rules.recipe == "equipoise" and PROTOCOLS["released"].recipe == "released"
-    assert load_grid(TINY | {"pairs": None}).rules.pairs == 1000
+    assert {r.recipe for r in rules.values()} == {"equipoise"} and PROTOCOLS["released"].recipe == "released"
+    assert load_grid(TINY | {"pairs": None}).rules("flow").pairs == 1000
     shapes = {g.protocol: {t.name: g.task(t).x_shape for t in g.tasks} for g in (paper, released)}
     assert shapes["paper"]["lotka_volterra"] == (2001, 2) and shapes["released"]["lotka_volterra"] == (1001, 2)
     assert paper.sizes("lotka_volterra").x_scale == 100 and released.sizes("two_moons").flow == (256,) * 6
@@ -236,4 +238,4 @@ def test_command_line_changes_replace_keys(tmp_path):
     file = write_toml(tmp_path / "mine.toml", TINY)
     assert tomllib.loads(file.read_text()) == TINY
     grid = load_grid(file, {"tasks": ["weinberg"], "runs": None, "pairs": 70})
-    assert [t.name for t in grid.tasks] == ["weinberg"] and grid.runs == 2 and grid.rules.pairs == 70
+    assert [t.name for t in grid.tasks] == ["weinberg"] and grid.runs == 2 and grid.rules("flow").pairs == 70

@@ -222,6 +222,54 @@ def test_separate_runs_of_parts_of_a_grid_merge(undisturbed, tmp_path):
     assert_same_cells(undisturbed, tmp_path / "a")
 
 
+def test_cells_that_share_a_training_are_what_each_alone_would_be(tmp_path):
+    """Best and last weights, judged in two ways: the same cells as from one grid for each, and one training's cost."""
+    fixed = TINY | {"budgets": [128], "runs": 1, "members": 1, "stack": None, "test": 60}
+    fixed["training"] = {"epochs": 12, "batch_size": 16, "learning_rate": 0.1}  # too fast: the last is not the best
+    labels = ["nre[keep=best]", "nre[keep=last]", "nre[keep=last,recipe=released]"]
+    together = load_grid(fixed | {"methods": labels})
+    (stack,) = stacks_of(together)
+    assert run_grid(together, tmp_path / "together", threads=1).complete
+    ds = collect(Folder(tmp_path / "together"))
+    apart = []
+    for i, label in enumerate(labels):
+        alone = load_grid(fixed | {"methods": [label]})
+        (single,) = stacks_of(alone)
+        assert single.cells[0].identity == stack.cells[i].identity
+        assert run_grid(alone, tmp_path / str(i), threads=1).complete
+        apart.append(collect(Folder(tmp_path / str(i))))
+        for name in ("balancing_error", "best_epoch", "steps", "train_loss"):  # of the weights alone
+            np.testing.assert_allclose(ds[name].isel(method=i), apart[i][name].isel(method=0), rtol=1e-4, atol=1e-6)
+    best, last, grid = (ds.isel(method=i, task=0, budget=0, run=0) for i in range(3))
+    kept = [float(d["balancing_error"]) for d in (best, last, grid)]
+    assert kept[1] == pytest.approx(kept[2], rel=1e-4) and abs(kept[0] - kept[1]) > 1e-3
+    # The released recipe draws nothing: a fixed grid, and no ties are split.
+    np.testing.assert_allclose(grid["coverage"], apart[2]["coverage"].squeeze(), atol=1 / 60)
+    assert not np.array_equal(grid["coverage"], last["coverage"])
+    # One network was trained, for 12 epochs of 7 whole batches; three were judged.
+    assert (int(ds["ledger_members"].item()), float(ds["ledger_steps"].item()), int(ds["ledger_cells"].item())) == (
+        1, 84.0, 3,
+    )  # fmt: skip
+    one = cost(stacks_of(load_grid(fixed | {"methods": labels[:1]}))[0])
+    two = cost(stacks_of(load_grid(fixed | {"methods": labels[:2]}))[0])
+    assert two.training == one.training and two.diagnosis == pytest.approx(2 * one.diagnosis)
+    # A grid of 100 x 100 for each pair, and an interpolation, cost more evaluations than 16 points.
+    three = cost(stack).diagnosis - two.diagnosis
+    assert three == pytest.approx(one.diagnosis * 100**2 / (16 * 2))
+    fine = cost(stacks_of(load_grid(fixed | {"methods": labels[:1], "samples": 1000}))[0])
+    assert fine.diagnosis == pytest.approx(one.diagnosis * 2100 / (16 * 2))
+
+
+def test_cells_that_were_judged_otherwise_do_not_stand_for_this_grids(tmp_path):
+    small = TINY | {"budgets": [128], "runs": 1, "stack": None}
+    assert run_grid(load_grid(small), tmp_path, threads=1).complete
+    finer = load_grid(small | {"samples": {"classifier": 32, "flow": 16}})
+    ds = collect(Folder(tmp_path), finer)
+    assert ds.attrs["cells_done"] == 1 and ds.attrs["cells_wanted"] == 2
+    assert np.isfinite(ds["coverage_auc"].sel({"method": "npe"})).all()
+    assert "bnre" not in ds["method"].values or np.isnan(ds["coverage_auc"].sel({"method": "bnre"})).all()
+
+
 def test_different_experiments_do_not_merge(undisturbed, tmp_path):
     Folder(tmp_path / "other").write_grid(load_grid(TINY | {"pairs": 70}).config())
     with pytest.raises(GridError, match="pairs is 70 in the one and 60"):

@@ -164,6 +164,13 @@ def test_members_that_differ_in_the_weights_kept_are_trained_once(monkeypatch) -
     assert any(not torch.equal(w, alone["last"][0].stack[n]) for n, w in alone["best"][0].stack.items())
 
 
+def test_what_a_member_keeps_and_minimises_is_checked_and_compared_by_meaning() -> None:
+    with pytest.raises(ValueError, match="keep is one of best, last, or None for the settings'; got 'lsat'"):
+        Member(eq.METHODS["nre"], keep="lsat")
+    same = [Member(eq.METHODS["nre_c"], objective=o) for o in ({"contrastive": 3}, [("contrastive", 3)])]
+    assert same[0] == same[1] and hash(same[0]) == hash(same[1])
+
+
 def test_a_tracker_hears_what_the_history_keeps() -> None:
     theta, x = toy(200)
     heard: list[tuple[int, dict[str, np.ndarray]]] = []

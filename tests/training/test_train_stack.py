@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import equipoise as eq
@@ -223,10 +224,10 @@ def test_last_weights_are_the_last_epochs() -> None:
 def test_members_that_diverge_are_reported_and_the_others_go_on() -> None:
     """A member on data that overflow float32 diverges at once; its neighbour trains as if alone."""
     theta, x = pairs()
-    members = [Member(resolve("nre"), 1, data=0), Member(resolve("nre"), 2, data=1)]
-    with pytest.warns(UserWarning, match=r"never had a finite loss"):
-        lost, fine = train(members, [(theta, x.sign() * 3e38), (theta, x)])
-    assert lost is None
+    members = [Member(resolve("nre"), seed, data=seed - 1, keep=keep) for keep in ("best", "last") for seed in (1, 2)]
+    with pytest.warns(UserWarning, match=r"training nre: member\(s\) 0, 2 never had a finite loss"):
+        lost, fine, lost_too, _ = train(members, [(theta, x.sign() * 3e38), (theta, x)])
+    assert lost is None and lost_too is None
     (alone,) = train([Member(resolve("nre"), 2, data=0)], [(theta, x)])
     np.testing.assert_allclose(fine.history.validation_loss, alone.history.validation_loss, rtol=1e-3)
 
@@ -313,8 +314,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)
     assert (tmp_path / "stack-0.safetensors").exists()
     train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)  # the same: nothing left to do
+    last = dataclasses.replace(SMALL, keep="last")
+    train([Member(resolve("nre"), 1)], [(theta, x)], settings=last, checkpoint=tmp_path)  # other weights of the same
     with pytest.raises(ValueError, match="another training"):
         train([Member(resolve("nre"), 2)], [(theta, x)], checkpoint=tmp_path)
+    tensors = load_file(tmp_path / "stack-0.safetensors")
+    save_file(tensors, tmp_path / "stack-0.safetensors", metadata={"format": "1", "identity": "any"})
+    with pytest.raises(ValueError, match="of another version of Equipoise; delete the file"):
+        train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)
     (tmp_path / "stack-0.safetensors").write_bytes(b"cut short")
     with pytest.raises(ValueError, match="cannot be read"):
         train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)

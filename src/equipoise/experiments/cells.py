@@ -39,7 +39,7 @@ from .protocols import Protocol, Sizes
 #: The version of the numerics. Raise it when the same settings give other numbers.
 NUMERICS = 2
 
-#: A stack of more methods than this is called by their names alone, without options.
+#: A stack of more methods than this is called by their names and how many variants each has.
 SPELT_OUT = 6
 #: A method's row, `Objective`'s other options, how a flow's weights start, and the run.
 Training = tuple[Method, tuple[tuple[str, Any], ...], str | None, int]
@@ -174,7 +174,7 @@ def stacks_of(grid: Grid) -> list[Stack]:
         two = made.prior.dim == 2
         for budget in grid.budgets:
             for network in networks:
-                rules = grid.rules_of(network)
+                rules = grid.rules(network)
                 trainings: dict[Training, list[Cell]] = {}
                 for run in range(grid.runs):
                     for entry in grid.methods:

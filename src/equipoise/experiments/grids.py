@@ -85,17 +85,12 @@ class Grid:
     gallery: bool = True
     stack: int | None = None
 
-    @property
-    def rules(self) -> Protocol:
-        """The protocol with this grid's own numbers."""
-        rules = PROTOCOLS[self.protocol]
+    def rules(self, network: str) -> Protocol:
+        """The protocol with this grid's own numbers, for the networks of a kind, "flow" or "classifier"."""
         own = {k: v for k in ("pairs", "test", "recipe") if (v := getattr(self, k)) is not None}
-        return dataclasses.replace(rules, settings=self.settings(), **own)
-
-    def rules_of(self, network: str) -> Protocol:
-        """The rules for the networks of a kind, "flow" or "classifier"."""
-        own = self.samples if isinstance(self.samples, int) else dict(self.samples or ()).get(network)
-        return self.rules if own is None else dataclasses.replace(self.rules, samples=own)
+        samples = self.samples if isinstance(self.samples, int) else dict(self.samples or ()).get(network)
+        own |= {} if samples is None else {"samples": samples}
+        return dataclasses.replace(PROTOCOLS[self.protocol], settings=self.settings(), **own)
 
     def settings(self, keep: str | None = None) -> Settings:
         """The training settings, with the weights a method wants kept."""
@@ -137,7 +132,7 @@ def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         changes: keys that replace the grid's, as given on a command line.
 
     Example:
-        >>> load_grid({"tasks": ["slcp"], "methods": ["npe"], "budgets": [1024]}).rules.pairs
+        >>> load_grid({"tasks": ["slcp"], "methods": ["npe"], "budgets": [1024]}).rules("flow").pairs
         1000
         >>> load_grid({"tasks": ["slpc"], "methods": ["npe"], "budgets": [1024]})
         Traceback (most recent call last):
@@ -202,10 +197,10 @@ def _check(grid: Grid) -> None:
         ("seed", 0),
         ("pairs", MIN_PAIRS),
         ("test", MIN_PAIRS),
+        ("transforms", 1),
+        ("stack", 1),
     ):
         _whole(getattr(grid, key), key, least)
-    for key in ("transforms", "stack"):
-        _whole(getattr(grid, key), key, 1)
     if grid.recipe is not None and grid.recipe not in RECIPES:
         raise GridError(nearest(str(grid.recipe), RECIPES, "recipe"))
     if not isinstance(grid.gallery, bool):
@@ -223,7 +218,7 @@ def _check(grid: Grid) -> None:
         row, objective, init, keep, recipe = method_of(entry)
         rolls = rolls_needed(row.objective(**dict(objective)))
         _check_budgets(grid, entry, rolls, settings)
-        way = init, keep or settings.keep, recipe or grid.rules.recipe
+        way = init, keep or settings.keep, recipe or grid.rules(row.network).recipe
         same = dataclasses.replace(row, name="", paper=""), _full(row, objective), way
         if same in meanings:
             raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")

@@ -6,13 +6,14 @@ added up without counting a stack once for each of its cells.
 
 from __future__ import annotations
 
-__all__ = ["ledger"]
+__all__ = ["ledger", "total"]
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 
@@ -57,7 +58,7 @@ def _row(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
         n: float(header.get(n, np.nan)) for n in ("began", "train_seconds", "diagnose_seconds", "seconds", "cost")
     }
     # Files that do not say have one training a cell.
-    steps = header["steps"] if "steps" in header else _sum(arrays["steps"]) if "steps" in arrays else np.nan
+    steps = header["steps"] if "steps" in header else total(arrays["steps"]) if "steps" in arrays else np.nan
     return {
         "task": cells[0]["task"],
         "budget": int(cells[0]["budget"]),
@@ -69,5 +70,6 @@ def _row(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
     }
 
 
-def _sum(steps: np.ndarray) -> float:
-    return float(np.nansum(steps)) if np.isfinite(steps).any() else np.nan
+def total(numbers: ArrayLike) -> float:
+    """The sum of those that are known; NaN where none is."""
+    return float(np.nansum(numbers)) if np.isfinite(numbers).any() else np.nan

@@ -18,6 +18,7 @@ from equipoise.tasks import Task
 from equipoise.version import __version__
 
 from .cells import NUMERICS, Stack
+from .ledger import total
 
 #: Epochs that are kept of a training history, at most.
 EPOCHS = 100
@@ -116,7 +117,7 @@ def record(
         "label": stack.label,
         "members": members,
         "trained": stack.size,
-        "steps": float(np.nansum([arrays["steps"][i] for i in _once(stack)])),
+        "steps": total([arrays["steps"][i] for i in _once(stack)]),
         "pairs": stack.rules.pairs,
         "test": stack.rules.test,
         "expected": _expected(task, exact),

@@ -56,8 +56,8 @@ MEANINGS = {
     "leakage": "mass outside the prior's support",
     "balancing_error": "balancing error; of mixtures, over the coverage pairs",
     "balance_signed": "balance, negative where too narrow",
-    "train_seconds": "this cell's share of the training of its stack",
-    "steps": "steps of all members together",
+    "train_seconds": "what its networks took of the training of their stack; cells may share networks",
+    "steps": "steps of its networks together",
     "stack_seconds": "the whole of the stack that the cell belongs to, which `stack` names",
     "expected_log_prob": "mean log posterior of the exact posterior",
     "prior_log_prob": "mean log prior",
@@ -77,15 +77,17 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     about = folder.read_grid()
     grid = grid or load_grid(about["grid"])
     stacks = {identity: folder.read_stack(identity) for identity in folder.stacks()}
-    wanted = {c.identity for c in cells_of(grid)}
+    cells = cells_of(grid)
+    wanted, mine = {c.identity for c in cells}, {(c.task, c.method, c.budget, c.run) for c in cells}
     places: dict[tuple[Any, ...], tuple[str, int]] = {}
     for first in (True, False):  # this grid's cells, then those of earlier grids where there is room
         for identity, (header, arrays) in stacks.items():
             if arrays["coverage"].shape[1] != LEVELS:
                 continue
             for i, cell in enumerate(header["cells"]):
-                if (cell["identity"] in wanted) == first:
-                    places.setdefault(tuple(cell[a] for a in AXES), (identity, i))
+                place = tuple(cell[a] for a in AXES)
+                if cell["identity"] in wanted if first else place not in mine:
+                    places.setdefault(place, (identity, i))
     if not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
     ds = _assemble(grid, stacks, places)
@@ -102,7 +104,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "hardware": ", ".join(sorted({h["hardware"] for h, _ in stacks.values()})),
         "wall_seconds": float(sum(seconds.values())),
-        "cells_done": len(places),
+        "cells_done": sum(place in mine for place in places),
         "cells_wanted": len(wanted),
         "notes": "\n".join(sorted({n for h, _ in stacks.values() for n in h["notes"]})),
     }
@@ -273,7 +275,7 @@ def _add_tasks(
             values[tasks[place[0]]] = stacks[stack][0]["expected"][name]
     for name, values in per_task.items():
         ds[name] = ("task", values)
-    ds["pairs"] = ((), grid.rules.pairs)
+    ds["pairs"] = ((), grid.rules("flow").pairs)
     if not pictures:
         return
     density = np.full((len(tasks), len(methods), len(budgets), SIDE, SIDE), np.nan, np.float32)

@@ -38,7 +38,7 @@ class State:
     Arguments:
         cells: every cell of the grid and its state.
         running: what is being computed.
-        failures: the traceback of each stack that failed, by its label.
+        failures: the traceback of each stack that failed, by its label and the beginning of its identity.
     """
 
     cells: tuple[tuple[Cell, str], ...]
@@ -72,7 +72,7 @@ def state_of(grid: Grid, folder: Folder) -> State:
         failure = folder.failure(stack.identity)
         state = RUNNING if stack.identity in running else FAILED if failure is not None else MISSING
         if failure is not None and state == FAILED:
-            failures[stack.label] = failure
+            failures[f"{stack.label} ({stack.identity[:6]})"] = failure
         states |= {cell.identity: state for cell in stack.cells}
     cells = tuple((cell, states.get(cell.identity, DONE)) for stack in stacks_of(grid) for cell in stack.cells)
     return State(cells, tuple(running.values()), failures)

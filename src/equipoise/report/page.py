@@ -153,7 +153,9 @@ def _versions(ds: xr.Dataset) -> list[tuple[str, str]]:
     found = [(label, moment(value) if label == "Created" else value) for label, value in found]
     if "wall_seconds" in ds.attrs:
         found.append(("Time of the whole run", seconds(float(ds.attrs["wall_seconds"]))))
-    if "train_seconds" in ds:
-        spent = float(np.nansum(np.asarray(ds["train_seconds"].values, float)))
-        found.append(("Training, all cells together", seconds(spent)))
+    # Cells that share a training each carry all of it: where there is a ledger, that is what adds up.
+    name = "ledger_train_seconds" if "ledger_train_seconds" in ds else "train_seconds"
+    if name in ds:
+        spent = float(np.nansum(np.asarray(ds[name].values, float)))
+        found.append(("Training, all of it together", seconds(spent)))
     return found

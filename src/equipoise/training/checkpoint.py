@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-FORMAT = 1
+#: Of the file. Raise it when what is in it changes.
+FORMAT = 2
 
 
 class Checkpoint:
@@ -60,11 +61,14 @@ class Checkpoint:
         try:
             with safe_open(self.path, "pt") as file:
                 metadata = file.metadata() or {}
+                if metadata.get("format") != str(FORMAT):
+                    raise ValueError(
+                        f"the checkpoint {self.path} is of another version of Equipoise; delete the file to start anew"
+                    )
                 if metadata.get("identity") != self.identity:
                     raise ValueError(
                         f"the checkpoint {self.path} belongs to another training (other data, method, settings or "
-                        "seed). Give "
-                        "another checkpoint path, or delete the file to start anew."
+                        "seed). Give another checkpoint path, or delete the file to start anew."
                     )
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:

@@ -256,7 +256,7 @@ def fit_many(
             label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
         )
         places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
-        report_divergence(trained, mine)
+        report_divergence(trained, mine, wanted)
     return [posterior_of(m, *places[dataclasses.replace(m, keep=None)], settings, target, n) for m in wanted]
 
 

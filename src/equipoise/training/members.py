@@ -71,3 +71,9 @@ class Member:
     objective: tuple[tuple[str, Any], ...] = ()
     init: str | None = None
     keep: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep not in (None, "best", "last"):
+            raise ValueError(f"keep is one of best, last, or None for the settings'; got {self.keep!r}")
+        # However the options were given, members that mean the same are equal.
+        object.__setattr__(self, "objective", tuple(dict(self.objective).items()))

@@ -70,13 +70,13 @@ def _history(trained: Trained, k: int) -> xr.Dataset:
     return history
 
 
-def report_divergence(trained: Trained, members: Sequence[Member]) -> None:
-    """Say which members diverged."""
-    lost = np.flatnonzero(trained.diverged)
-    if len(lost) == 0:
+def report_divergence(trained: Trained, members: Sequence[Member], wanted: Sequence[Member]) -> None:
+    """Say which members diverged, by their place among those that were wanted."""
+    lost = {members[k]: bool(trained.best_epoch[k] < 0) for k in np.flatnonzero(trained.diverged).tolist()}
+    if not lost:
         return
-    gone = [i for i in lost if trained.best_epoch[i] < 0]
-    saved = [i for i in lost if trained.best_epoch[i] >= 0]
+    places = [(i, lost.get(dataclasses.replace(m, keep=None))) for i, m in enumerate(wanted)]
+    gone, saved = ([i for i, all_lost in places if all_lost is which] for which in (True, False))
     parts = []
     if saved:
         parts.append(
@@ -85,5 +85,5 @@ def report_divergence(trained: Trained, members: Sequence[Member]) -> None:
         )
     if gone:
         parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
-    names = sorted({m.method.name for m in members})
+    names = sorted({m.method.name for m in lost})
     warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}. The others are not affected.", stacklevel=4)

@@ -137,7 +137,8 @@ def _identity(
 ) -> str:
     """The fingerprint of everything that decides what a stack's training ends in."""
     described = {
-        "settings": dataclasses.asdict(settings),
+        # Which weights are kept is decided afterwards.
+        "settings": {k: v for k, v in dataclasses.asdict(settings).items() if k != "keep"},
         "members": [dataclasses.asdict(m) for m in members],
         "networks": [net.spec() for net in nets],
         "prior": nets[0].prior.spec(),
