@@ -28,7 +28,7 @@ from equipoise.report.figures import balancing_error, gallery, nominal_log_prob,
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
-from parts import STARTS, STRENGTHS, part_of, places_of
+from parts import STARTS, STRENGTHS, part_of, places_of, started
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -228,7 +228,7 @@ def ablation(folder: Path) -> Figure:
 
 def start(folder: Path) -> Figure:
     """Balancing error against the budget for every start."""
-    results = opened("start", folder)
+    results = started(folder)
     colours = [INK, HUES[0][0], HUES[1][0], HUES[2][0], HUES[3][0]]
     figure, grid = _panels(2, len(results.tasks), 1.9, sharey="row", width=5.6)
     for row, (loss, words) in zip(grid, (("npe", "likelihood loss"), ("rnpe", "ratio loss")), strict=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from parts import CLASSIFIERS
 from reading import FILES, Missing, Results, opened
 from words import options_of, table
 
@@ -96,7 +97,7 @@ def _loop_seconds(results: Results, network: str) -> float:
     trainings: dict[tuple[object, ...], float] = {}
     for s in results.settings.values():
         name, options = options_of(s.method)
-        if (network == "classifier") == (name in ("nre", "bnre", "nre_c", "bnre_c")):
+        if (network == "classifier") == (name in CLASSIFIERS):
             steps = LOOP_EPOCHS * -(-int(0.9 * s.budget) // LOOP_BATCH)
             own = tuple((k, v) for k, v in options.items() if k not in ("keep", "recipe"))
             seconds = len(s.verdicts) * members * steps * _step(s.task, name) * 1e-6

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["STARTS", "STRENGTHS", "ablation", "artefact", "mixture", "part_of", "places_of", "start", "strength"]
+__all__ = [
+    "CLASSIFIERS",
+    "STARTS",
+    "STRENGTHS",
+    "ablation",
+    "artefact",
+    "mixture",
+    "part_of",
+    "places_of",
+    "start",
+    "started",
+    "strength",
+]
 
 from pathlib import Path
 
@@ -12,6 +24,9 @@ from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened
 from words import counted, options_of, signed, table
 
 STRENGTHS = (0, 1, 10, 100, 1000)
+CLASSIFIERS = ("nre", "bnre", "nre_c", "bnre_c")
+#: Fewer settings than this are not counted.
+ENOUGH = 8
 LOSSES = {
     "npe": "flow, likelihood",
     "rnpe": "flow, ratio",
@@ -43,7 +58,7 @@ def ablation(folder: Path) -> str:
                         rows.append([f"{words}, {term_words}, {keep}", *cells])
         head = ["loss, balance, weights kept", *(f"λ = {s}" for s in STRENGTHS)]
         parts.append(f"**{TASKS[task]}, {budget:,} simulations**\n\n" + table(head, rows))
-    return "\n\n".join([*parts, _parts_in_words(results)])
+    return "\n\n".join(part for part in (*parts, _parts_in_words(results), missing(results)) if part)
 
 
 def _parts_in_words(results: Results) -> str:
@@ -85,6 +100,18 @@ def _parts_in_words(results: Results) -> str:
                 f"{signed(float(np.median(log)), 2)}, over {len(found)} pairs of settings that differ in nothing else."
             )
     return "\n".join(lines)
+
+
+def missing(results: Results) -> str:
+    """What of the grid was not computed, by task, budget and network; empty where nothing is missing."""
+    words: dict[str, None] = {}
+    for task in map(str, results.ds["task"].values):
+        for budget in map(int, results.ds["budget"].values):
+            for method in map(str, results.ds["method"].values):
+                if (task, method, budget) not in results.settings:
+                    network = "classifiers" if options_of(method)[0] in CLASSIFIERS else "flows"
+                    words[f"{TASKS[task]} {budget:,} ({network})"] = None
+    return f"*Not computed yet: {', '.join(words)}.*" if words else ""
 
 
 def places_of(results: Results) -> list[tuple[str, int]]:
@@ -140,6 +167,14 @@ def _range(s: Setting) -> str:
 # --- starts and the artefact ------------------------------------------------------------------------------------------
 
 
+def started(folder: Path) -> Results:
+    """The results of the starts, if they have more than one budget to draw."""
+    results = opened("start", folder)
+    if len(results.budgets) < 2:
+        raise Missing("`results/start.nc` has one budget only, which makes no figure")
+    return results
+
+
 def start(folder: Path) -> str:
     """Balancing error and nominal log posterior of each start."""
     results = opened("start", folder)
@@ -154,7 +189,7 @@ def start(folder: Path) -> str:
                 text = ["–" if s is None else _error_and_log(s) for s in cells]
                 rows.append([f"{words}, {'not balanced' if name == loss else 'balanced'}, {scheme}", *text])
         parts.append(f"**{TASKS[task]}**\n\n" + table(["", *(f"{b:,}" for b in results.budgets)], rows))
-    return "\n\n".join([*parts, _starts_in_words(results)])
+    return "\n\n".join(part for part in (*parts, _starts_in_words(results), missing(results)) if part)
 
 
 def _error_and_log(s: Setting) -> str:
@@ -179,10 +214,11 @@ def _starts_in_words(results: Results) -> str:
                         total += 1
                         better += mine.median("balancing_error") < plain.median("balancing_error")
                         sharper += mine.median("nominal_log_prob") > plain.median("nominal_log_prob")
-        lines.append(
-            f"- {words}: a smaller balancing error than the random start in {better} of {total} settings, a higher "
-            f"nominal log posterior in {sharper}."
-        )
+        if total >= ENOUGH:
+            lines.append(
+                f"- {words}: a smaller balancing error than the random start in {better} of {total} settings, a "
+                f"higher nominal log posterior in {sharper}."
+            )
     lower = total = 0
     for task, name, b in ((t, n, b) for t in results.tasks for n in ("bnpe", "brnpe") for b in results.budgets):
         for init in ("scaled", "identity"):
@@ -193,10 +229,11 @@ def _starts_in_words(results: Results) -> str:
             if base is not None and transform is not None:
                 total += 1
                 lower += base.median("nominal_log_prob") < transform.median("nominal_log_prob")
-    lines.append(
-        f"- The paper prefers the transform because the prior as base can do worse: it has the lower nominal log "
-        f"posterior in {lower} of {total} settings."
-    )
+    if total >= ENOUGH:
+        lines.append(
+            f"- The paper prefers the transform because the prior as base can do worse: it has the lower nominal log "
+            f"posterior in {lower} of {total} settings."
+        )
     return "\n".join(lines)
 
 
@@ -211,7 +248,7 @@ def artefact(folder: Path) -> str:
                 if both[0] is None or both[1] is None:
                     continue
                 ours, theirs = both
-                apart.append(np.abs(ours.numbers["balancing_error"] - theirs.numbers["balancing_error"]).max())
+                apart.append(float(np.abs(ours.curve - theirs.curve).max()))
                 read = [[float(np.interp(u, level, s.curve)) for u in (0, 0.05, 0.1, 0.5)] for s in (ours, theirs)]
                 pairs = [f"{o:.3f} / {t:.3f}" for o, t in zip(*read, strict=True)]
                 area = f"{signed(ours.median('coverage_auc'))} / {signed(theirs.median('coverage_auc'))}"
@@ -219,8 +256,10 @@ def artefact(folder: Path) -> str:
     if not rows:
         raise Missing("`results/artefact.nc` has no network that was judged twice")
     head = ["", "budget", "at level 0", "at 0.05", "at 0.10", "at 0.50", "coverage AUC"]
-    same = "not at all" if max(apart) == 0 else f"by at most {max(apart):.1g}"
-    note = f"*Ours / released, medians over runs. The networks are the same: their balancing errors differ {same}.*"
+    note = (
+        f"*Ours / released, medians over runs, {int(results.ds['pairs']):,} pairs. The median curves differ by at most "
+        f"{max(apart):.3f} at any level.*"
+    )
     return f"{table(head, rows)}\n\n{note}"
 
 
@@ -239,4 +278,5 @@ def mixture(folder: Path) -> str:
         words = f"{TASKS[s.task]}, {LABELS[s.method]}"
         rows.append([words, f"{s.budget:,}", counted(alone), counted(verdicts), *medians])
     head = ["", "budget", "single networks", "mixtures", "coverage AUC", "nominal log posterior"]
-    return f"{table(head, rows)}\n\n*Medians of single networks / of mixtures. Verdicts are those of each by itself.*"
+    note = "*Medians of single networks / of mixtures. Verdicts are those of each by itself.*"
+    return "\n\n".join(part for part in (table(head, rows), note, missing(results)) if part)

@@ -53,7 +53,7 @@ def fit(
     patience: int = 10,
     early_stop: bool = True,
     weight_decay: float = 0.0,
-    clip: float | None = None,
+    clip: float | None = 5.0,
     unbiased_balance: bool = False,
     normalized_balance: bool = False,
     contrastive: int = 5,
@@ -95,7 +95,8 @@ def fit(
         patience: see `learning_rate`.
         early_stop: stop a member that has converged at the smallest learning rate.
         weight_decay: as in AdamW.
-        clip: the largest norm of a member's gradient.
+        clip: the largest norm of a member's gradient; None for no limit, as in the paper. Without one, spline flows
+            lose what they have learnt now and then.
         unbiased_balance: estimate a χ² balance without bias from the batch.
         normalized_balance: balance h - log Ẑ(x) instead of h, for classifiers.
         contrastive: K of NRE-C.
@@ -162,7 +163,7 @@ def fit(
     if not alive:
         raise RuntimeError(
             f"all {members} members diverged: no validation loss was ever finite. Lower learning_rate (now "
-            f"{learning_rate}), set clip=1.0, and check x for extreme values."
+            f"{learning_rate}) or clip (now {clip}), and check x for extreme values."
         )
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
