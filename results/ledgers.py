@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from parts import CLASSIFIERS
-from reading import FILES, Missing, Results, opened
+from reading import FILES, TASKS, Missing, Results, opened
 from words import options_of, table
 
 #: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
@@ -123,7 +123,8 @@ def state(folder: Path) -> str:
             continue
         ds = found[name].ds
         lines.append(
-            f"- `{name}`: {int(ds.attrs['cells_done']):,} of {int(ds.attrs['cells_wanted']):,} cells, "
+            f"- `{name}` ({', '.join(TASKS[t] for t in found[name].tasks)}): {int(ds.attrs['cells_done']):,} of "
+            f"{int(ds.attrs['cells_wanted']):,} cells, "
             f"{int(ds['pairs']):,} coverage pairs; {ds.attrs['hardware']}, torch {ds.attrs['torch']}, "
             f"equipoise {ds.attrs['equipoise']}."
         )

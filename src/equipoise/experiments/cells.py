@@ -6,10 +6,10 @@ setting did (a corrected loss, another stream of random numbers), `NUMERICS` is 
 counts any longer.
 
 Cells that share a task, a budget and a network form a stack, which is trained, judged and written as one unit. Cells
-that differ in the weights they keep or in how they are judged share their training. The
-grid alone decides what is in a stack, so that resuming never changes what a member is stacked with: rounding depends
-on it, and training amplifies rounding. A part of a grid, some of its tasks or budgets, has the same stacks; fewer
-methods or runs make other ones.
+that differ in the weights they keep or in how they are judged share their training. The grid alone decides what is in
+a stack, so that resuming never changes what a member is stacked with: rounding depends on it, which training amplifies,
+and so do the draws of those that are judged together. A part of a grid, some of its tasks or budgets, has the same
+stacks; fewer methods or runs make other ones.
 
 Seeds are keyed by what they are for. A run of a task has one set of simulations, of which a smaller budget reads a
 prefix, and one seed a member, whatever the method and budget: methods are compared on the same simulations, first

@@ -106,7 +106,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
         "wall_seconds": float(sum(seconds.values())),
         "cells_done": sum(place in mine for place in places),
         "cells_wanted": len(wanted),
-        "notes": "\n".join(sorted({n for h, _ in stacks.values() for n in h["notes"]})),
+        "notes": "\n".join(sorted({f"{h['label']}: {n}" for h, _ in stacks.values() for n in h["notes"]})),
     }
     return ds
 

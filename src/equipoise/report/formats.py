@@ -106,5 +106,5 @@ def alone(s: Setting) -> str:
         "overconfident": s.overconfident_alone - s.overconfident,
         "certified": s.certified_alone - s.certified,
     }
-    some = [f"{n} {word}" for word, n in lost.items() if n > 0]
+    some = [f"{n} more {word}" for word, n in lost.items() if n > 0]
     return ", ".join(some) + " before Holm" if some else ""
