@@ -24,3 +24,16 @@ if importlib.util.find_spec("triton") is None:
 def fixed_seeds() -> None:
     """A test that draws from a global generator must not depend on the tests before it."""
     torch.manual_seed(2023)
+
+
+@pytest.fixture
+def still():
+    """A clock that stands still unless it is moved, to put in the place of a module's `time`."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    return Clock()

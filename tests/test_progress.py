@@ -12,19 +12,11 @@ from equipoise.progress import Progress
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch, still):
     """A clock that stands still unless it is moved; every advance prints its line."""
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress, "time", still)
     monkeypatch.setattr(progress, "INTERVAL", -1.0)
-    return clock
+    return still
 
 
 def test_the_first_count_is_not_part_of_the_rate(clock, capsys):

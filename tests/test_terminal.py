@@ -27,18 +27,10 @@ def stacks(**changes):
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch, still):
     """A clock that stands still unless it is moved."""
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(terminal, "time", clock)
-    return clock
+    monkeypatch.setattr(terminal, "time", still)
+    return still
 
 
 @pytest.fixture

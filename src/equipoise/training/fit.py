@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["fit", "fit_many"]
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -215,7 +214,7 @@ def fit_many(
         Members that differ in the weights they keep alone are trained once.
     """
     wanted = list(members)
-    members = list(dict.fromkeys(dataclasses.replace(m, keep=None) for m in wanted))
+    members = list(dict.fromkeys(m.training for m in wanted))
     prior = as_prior(prior)
     target = as_device(device)
     dtype = torch.get_default_dtype()
@@ -258,7 +257,7 @@ def fit_many(
         )
         places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
         report_divergence(trained, mine, wanted)
-    return [posterior_of(m, *places[dataclasses.replace(m, keep=None)], settings, target, n) for m in wanted]
+    return [posterior_of(m, *places[m.training], settings, target, n) for m in wanted]
 
 
 def _tell(
@@ -266,5 +265,5 @@ def _tell(
 ) -> None:
     """Pass on what a stack says of its members as what all that were wanted do; NaN for those of other stacks."""
     place = {member: k for k, member in enumerate(mine)}
-    rows = [place.get(dataclasses.replace(m, keep=None), -1) for m in wanted]
+    rows = [place.get(m.training, -1) for m in wanted]
     on_epoch(epoch, {n: np.array([v[k] if k >= 0 else np.nan for k in rows]) for n, v in values.items()})

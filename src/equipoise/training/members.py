@@ -77,3 +77,8 @@ class Member:
             raise ValueError(f"keep is one of best, last, or None for the settings'; got {self.keep!r}")
         # However the options were given, members that mean the same are equal.
         object.__setattr__(self, "objective", tuple(dict(self.objective).items()))
+
+    @property
+    def training(self) -> Member:
+        """The member that is trained for it, whatever weights are kept."""
+        return dataclasses.replace(self, keep=None)

@@ -75,7 +75,7 @@ def report_divergence(trained: Trained, members: Sequence[Member], wanted: Seque
     lost = {members[k]: bool(trained.best_epoch[k] < 0) for k in np.flatnonzero(trained.diverged).tolist()}
     if not lost:
         return
-    places = [(i, lost.get(dataclasses.replace(m, keep=None))) for i, m in enumerate(wanted)]
+    places = [(i, lost.get(m.training)) for i, m in enumerate(wanted)]
     gone, saved = ([i for i, all_lost in places if all_lost is which] for which in (True, False))
     parts = []
     if saved:
