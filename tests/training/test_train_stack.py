@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -259,6 +260,26 @@ def test_compiled_and_eager_training_agree() -> None:
     (compiled,) = train([Member(resolve("bnre_c"), 1)], [pairs()], compile=True)
     assert compiled.history.attrs["compiled"] == 1 and eager.history.attrs["compiled"] == 0
     np.testing.assert_allclose(compiled.history.validation_loss, eager.history.validation_loss, rtol=2e-3, atol=2e-3)
+
+
+def test_the_compiler_sees_every_network_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three problems in one process: none compiles twice, and nothing but the number of members is a symbol."""
+    sizes: list[torch.Size] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[object]) -> torch.fx.GraphModule:
+        sizes.extend(v.shape for v in inputs if isinstance(v, Tensor))
+        return graph
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    theta, x = pairs()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for width in (2, 4, 7):
+            trained = train(
+                [Member(resolve("nre"), s) for s in (1, 2)], [(theta, x.repeat(1, 3)[:, :width])], compile=True
+            )
+            assert trained[0].history.attrs["compiled"] == 1
+    assert len(sizes) > 3
+    assert all(isinstance(n, int) for size in sizes for n in size[1:])
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import importlib.util
 import json
 import shutil
 import sysconfig
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,17 +175,18 @@ def program(
     if not compiled:
         made = Program(network, kinds, rolls, losses, ratios, _update, False)
     else:
-        made = Program(
-            network,
-            kinds,
-            rolls,
-            _over_members(torch.compile(losses)),
-            _over_members(torch.compile(ratios)),
-            _over_members(torch.compile(_update)),
-            True,
-        )
+        functions = [_over_members(torch.compile(_copy(f, len(_PROGRAMS)))) for f in (losses, ratios, _update)]
+        made = Program(network, kinds, rolls, *functions, True)
     _PROGRAMS[key] = made
     return made
+
+
+def _copy(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The same function under another name. What the compiler knows of a function hangs on its code and its name: shared by
+    networks of different sizes it would take every size for a symbolic one, and give up compiling at the ninth network.
+    """
+    code = function.__code__.replace(co_name=f"{function.__name__}_{number}")
+    return types.FunctionType(code, function.__globals__, closure=function.__closure__)
 
 
 def _over_members(function: Callable[..., Any]) -> Callable[..., Any]:
