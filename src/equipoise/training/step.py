@@ -183,7 +183,7 @@ def program(
 
 def _copy(function: Callable[..., Any], number: int) -> Callable[..., Any]:
     """The same function under another name. What the compiler knows of a function hangs on its code and its name: if
-    networks of different sizes shared it, every size would become a symbol, and the ninth network would not be compiled.
+    networks of different sizes shared it, every size would become a symbol, and the ninth would not be compiled.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{number}")
     return types.FunctionType(code, function.__globals__, closure=function.__closure__)
