@@ -282,6 +282,19 @@ def test_the_compiler_sees_every_network_for_itself(monkeypatch: pytest.MonkeyPa
     assert all(isinstance(n, int) for size in sizes for n in size[1:])
 
 
+def test_a_compiler_that_fails_costs_speed_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(*_: object) -> None:
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    members, data = [Member(resolve("npe"), 1)], [pairs(seed=3)]
+    with pytest.warns(UserWarning, match="could not compile the training step .*no such instruction"):
+        (tried,) = train(members, data, compile=True)
+    assert tried.history.attrs["compiled"] == 0
+    (eager,) = train(members, data, compile=False)
+    np.testing.assert_array_equal(tried.history.validation_loss, eager.history.validation_loss)
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 SCRIPT = """

@@ -210,7 +210,7 @@ def train_stack(
         best_loss=kept["best_loss"],
         diverged=kept["diverged"],
         epochs=kept["epochs"],
-        compiled=prog.compiled,
+        compiled=prog.fast is not None,
         seconds=spent + time.monotonic() - started,
     )
 

@@ -26,9 +26,10 @@ import json
 import shutil
 import sysconfig
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,17 +78,23 @@ class State:
         return State(**{n: t if t.ndim == 0 else t[keep].clone() for n, t in self.tensors().items()})
 
 
-@dataclasses.dataclass(frozen=True)
+class Functions(NamedTuple):
+    """What a stack computes, as it is or compiled."""
+
+    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    ratios: Callable[..., Tensor]
+    update: Callable[..., None]
+
+
+@dataclasses.dataclass
 class Program:
-    """The functions a stack runs, compiled or not, for one network and one list of kinds of objectives."""
+    """What a stack runs, for one network and one list of kinds of objectives; `fast` is compiled."""
 
     network: Network
     kinds: tuple[Objective, ...]
     rolls: int
-    losses: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    ratios: Callable[..., Tensor]
-    update: Callable[..., None]
-    compiled: bool
+    plain: Functions
+    fast: Functions | None
 
     def step(
         self,
@@ -100,12 +107,10 @@ class Program:
         clip: float | None,
     ) -> None:
         """Take one step in place; `trainable` has shape `(1, P)`, `kind` and `strength` shape `(M,)`."""
-        code, x = batch
-        flat = state.flat.detach().requires_grad_()
-        total, loss, balance = self.losses(flat, code, x, kind, strength)
-        (gradient,) = torch.autograd.grad(total, flat)
+        gradient, loss, balance = self._run("gradients", state.flat, *batch, kind, strength)
         state.steps += 1
-        self.update(
+        self._run(
+            "update",
             state.flat,
             gradient,
             state.moment_1,
@@ -117,8 +122,34 @@ class Program:
             weight_decay,
             clip,
         )
-        state.loss_sum += loss.detach()
-        state.balance_sum += balance.detach()
+        state.loss_sum += loss
+        state.balance_sum += balance
+
+    def ratios(self, flat: Tensor, code: Tensor, x: Tensor) -> Tensor:
+        """Log-ratios `(M, R, B)` of codes `(M or 1, R, B, E)` and observations `(M or 1, B, *x_shape)`."""
+        return self._run("ratios", flat, code, x)
+
+    def _run(self, name: str, *arguments: Any) -> Any:
+        """A compiler that fails costs speed and not the training: the plain function then says what is wrong, if it is
+        not the compiler."""
+        plain = getattr(self.plain, name)
+        if self.fast is None:
+            return plain(*arguments)
+        try:
+            return getattr(self.fast, name)(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a compiler may raise
+            result = plain(*arguments)
+            self.fast = None
+            error = getattr(error, "inner_exception", error)
+            reason = next((line for line in str(error).splitlines() if line.strip()), "")
+            warnings.warn(
+                f"PyTorch could not compile the training step ({type(error).__name__}: {reason}); it runs as it is, "
+                "which is slower. compile=False does so from the start",
+                stacklevel=2,
+            )
+            return result
 
 
 def _update(
@@ -172,13 +203,25 @@ def program(
         loss, balance = objective_terms(ratios(flat, rolled, x), kinds, kind, strength)
         return loss.sum(), loss, balance
 
-    if not compiled:
-        made = Program(network, kinds, rolls, losses, ratios, _update, False)
-    else:
-        functions = [_over_members(torch.compile(_copy(f, len(_PROGRAMS)))) for f in (losses, ratios, _update)]
-        made = Program(network, kinds, rolls, *functions, True)
+    plain, fast = Functions(_gradients(losses), ratios, _update), None
+    if compiled:
+        quick = [_over_members(torch.compile(_copy(f, len(_PROGRAMS)))) for f in (losses, ratios, _update)]
+        fast = Functions(_gradients(quick[0]), *quick[1:])
+    made = Program(network, kinds, rolls, plain, fast)
     _PROGRAMS[key] = made
     return made
+
+
+def _gradients(losses: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """The gradient of the members' summed losses, their losses and their balance terms."""
+
+    def gradients(flat: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        flat = flat.detach().requires_grad_()
+        total, loss, balance = losses(flat, *others)
+        (gradient,) = torch.autograd.grad(total, flat)
+        return gradient, loss.detach(), balance.detach()
+
+    return gradients
 
 
 def _copy(function: Callable[..., Any], number: int) -> Callable[..., Any]:
