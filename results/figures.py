@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["FIGURES", "draw", "main"]
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from equipoise.report import write_figures, write_report
 from equipoise.report.figures import balancing_error, gallery, nominal_log_prob, plane
+from equipoise.report.layout import say_missing
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
@@ -184,38 +186,39 @@ def ablation(folder: Path) -> Figure:
     """Conservativeness against information, along λ: a path for each loss and balance term."""
     results = opened("ablation", folder)
     places = places_of(results)
-    figure, grid = _panels(2, len(places), 1.75)
-    paths = [
-        ("npe", "chi2", HUES[2][0], "-", "o"),
-        ("npe", "unbiased", HUES[2][0], "--", "s"),
-        ("npe", "kl", HUES[2][0], ":", "^"),
-        ("rnpe", "chi2", HUES[3][0], "-", "o"),
-        ("rnpe", "unbiased", HUES[3][0], "--", "s"),
-        ("rnpe", "kl", HUES[3][0], ":", "^"),
-        ("nre", "chi2", HUES[0][0], "-", "o"),
-        ("nre_c", "chi2", HUES[1][0], "-", "o"),
-        ("nre_c", "multiclass", HUES[1][0], "--", "D"),
-    ]
-    for row, keep in zip(grid, ("best", "last"), strict=True):
+    families = {
+        "likelihood": [("npe", "chi2"), ("npe", "unbiased"), ("npe", "kl")],
+        "ratio": [("rnpe", "chi2"), ("rnpe", "unbiased"), ("rnpe", "kl")],
+        "classifiers": [("nre", "chi2"), ("nre_c", "chi2"), ("nre_c", "multiclass")],
+    }
+    hues = {"npe": HUES[2][0], "rnpe": HUES[3][0], "nre": HUES[0][0], "nre_c": HUES[1][0]}
+    looks = {"chi2": ("-", "o"), "unbiased": ("--", "s"), "kl": (":", "^"), "multiclass": ("--", "D")}
+    rows = [(name, keep) for name in families for keep in ("best", "last")]
+    figure, grid = _panels(len(rows), len(places), 1.2, sharex="col", sharey="col")
+    for row, (name, keep) in zip(grid, rows, strict=True):
         for ax, (task, budget) in zip(row, places, strict=True):
-            for loss, term, colour, line, marker in paths:
+            for loss, term in families[name]:
                 found = [part_of(results, task, budget, loss, term, s, keep) for s in STRENGTHS]
                 there = [(s, x) for s, x in zip(STRENGTHS, found, strict=True) if x is not None]
+                if not there:
+                    continue
                 xs = [x.median("information_kept") for _, x in there]
                 ys = [x.median("coverage_auc") for _, x in there]
+                colour, (line, marker) = hues[loss], looks[term]
                 ax.plot(xs, ys, color=colour, linestyle=line, linewidth=0.8, alpha=0.8)
                 sizes = [4 + 5 * STRENGTHS.index(s) for s, _ in there]
                 ax.scatter(xs, ys, s=sizes, marker=marker, facecolor=colour, edgecolor=PAPER, linewidth=0.3, zorder=3)
-            _zero(ax)
+            (_zero if ax.lines else say_missing)(ax)
             ax.locator_params(nbins=4)
-            if keep == "best":
+            if (name, keep) == rows[0]:
                 ax.set_title(f"{TASKS[task]}, {budget:,}")
-        row[0].set_ylabel(f"{keep} weights")
+        row[0].set_ylabel(f"{name},\n{keep} weights" if name == "classifiers" else f"flow, {name},\n{keep} weights")
     names = {"npe": "flow, likelihood", "rnpe": "flow, ratio", "nre": "NRE", "nre_c": "NRE-C"}
     terms = {"chi2": "χ²", "unbiased": "χ² unbiased", "kl": "KL", "multiclass": "multiclass χ²"}
     handles = [
-        Line2D([], [], color=c, linestyle=s, marker=k, markersize=3.5, label=f"{names[a]}, {terms[b]}")
-        for a, b, c, s, k in paths
+        Line2D([], [], color=hues[a], linestyle=line, marker=mark, markersize=3.5, label=f"{names[a]}, {terms[b]}")
+        for a, b in itertools.chain(*families.values())
+        for line, mark in [looks[b]]
     ]
     figure.supxlabel("Information kept (prior 0, exact posterior 1)")
     figure.supylabel("Coverage AUC")

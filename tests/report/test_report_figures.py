@@ -53,6 +53,28 @@ def test_every_figure_is_written_as_png_and_vector_pdf(results, tmp_path) -> Non
                 assert b"/Subtype /Image" not in content, path.name
 
 
+def test_many_methods_have_a_row_a_family_and_stay_inside_their_panels() -> None:
+    few = synthetic_results(
+        tasks=("slcp", "two_moons"), methods=tuple(NATURE)[:5], budgets=(1024, 8192), runs=2, pairs=200
+    )
+    many = synthetic_results(
+        tasks=("slcp", "two_moons"), methods=tuple(NATURE), budgets=(1024, 8192), runs=2, pairs=200
+    )
+    assert len(NATURE) == 10
+    for ds, rows in ((few, 1), (many, 4)):
+        drawn = dict(figures(ds))
+        for name in ("plane", "nominal_log_prob", "balancing_error"):
+            axes = drawn[name].axes
+            assert len(axes) == 2 * rows, name
+            for ax in axes:
+                (_, low), (_, high) = ax.dataLim.get_points()
+                bottom, top = ax.get_ylim()
+                assert top >= high - 1e-9, name
+                assert bottom <= low + 1e-9 or ax.get_yscale() == "log", name  # single runs may be 0 by chance
+                front = [line for line in ax.lines if line.get_color() != panels.BEHIND["color"]]
+                assert rows == 1 or len(ax.lines) > len(front) > 0, name
+
+
 def test_type_is_legible_in_print_and_figures_fit_a_page(results) -> None:
     grid = synthetic_results(
         tasks=("slcp", "two_moons"),

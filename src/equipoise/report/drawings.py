@@ -74,6 +74,7 @@ def _planes(ds: xr.Dataset, draw: Draw) -> list[Drawing]:
 
         def fill(ax: Any, task: str = task, known: bool = known, across: str = across) -> None:
             panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known)
+            panels.sides(ax)
             ax.set(xlabel=across.capitalize(), ylabel="Coverage AUC")
 
         alt = f"coverage AUC against {across}, a point for each method and budget. {NUMBERS_ABOVE}"

@@ -27,11 +27,15 @@ from .layout import (
     label_outer,
     matrix_of_panels,
     method_legend,
+    panels_of_tasks,
     row_of_panels,
     say_missing,
 )
 from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, open_results, settings_of
 from .style import GREY, INK, PRINT, VERDICTS, method_looks
+
+#: What a row of panels says of the methods that are not its own.
+GREY_ONES = "grey: the other methods"
 
 
 def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path) -> list[Path]:
@@ -99,18 +103,23 @@ def _against_budget(ds: xr.Dataset, name: str, label: str) -> Figure | None:
     labels, tasks, methods, _ = axes_of(ds)
     if not any_number(ds, name):
         return None
-    figure, axes = row_of_panels(len(tasks))
-    for ax, task in zip(axes, tasks, strict=True):
-        budget_panel(ax, ds, task, name)
-        ax.set_title(labels.task(task))
-    label_outer(axes, "Simulation budget", label)
-    method_legend(figure, methods, labels)
+    figure, places = panels_of_tasks(ds, 1.9, ["Simulation budget"] * len(tasks), label)
+    for ax, task, front in places:
+        panels.against_budget(ax, ds, task, name, front)
+    for ax, task, _ in places:  # after the last line, since panels share their limits
+        _references(ax, ds, task, name)
+    method_legend(figure, methods, labels, GREY_ONES if places[0][2] else "")
     return figure
 
 
 def budget_panel(ax: Any, ds: xr.Dataset, task: str, name: str) -> None:
-    """`panels.against_budget` with what a reader compares with: the exact posterior's value, and 0 for an error."""
+    """`panels.against_budget` with what a reader compares with."""
     panels.against_budget(ax, ds, task, name)
+    _references(ax, ds, task, name)
+
+
+def _references(ax: Any, ds: xr.Dataset, task: str, name: str) -> None:
+    """The exact posterior's value, and 0 or a logarithmic axis for an error."""
     if name == "nominal_log_prob" and any_number(ds, "expected_log_prob", task=task):
         exact = float(ds["expected_log_prob"].sel(task=task))
         ax.axhline(exact, color=INK, linewidth=0.8, linestyle=(0, (1, 1.5)))
@@ -139,16 +148,16 @@ def plane(ds: xr.Dataset) -> Figure | None:
     if not any_number(ds, "nominal_log_prob"):
         return None
     settings, looks = settings_of(ds), method_looks(methods)
-    figure, axes = row_of_panels(len(tasks), height=2.2)
-    for ax, task in zip(axes, tasks, strict=True):
-        known = any_number(ds, "information_kept", task=task)
-        panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known)
-        ax.set_title(labels.task(task))
-        ax.set_xlabel("Information kept" if known else "Nominal log posterior")
-    for ax in axes:  # beside the words at the right edge of a neighbour there is no room for another label
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel("Coverage AUC")
-    method_legend(figure, methods, labels, "larger marks: larger budgets" if len(budgets) > 1 else "")
+    known = {task: any_number(ds, "information_kept", task=task) for task in tasks}
+    across = ["Information kept" if known[task] else "Nominal log posterior" for task in tasks]
+    figure, places = panels_of_tasks(ds, 2.2, across, "Coverage AUC")
+    for ax, task, front in places:
+        panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known[task], front)
+    for ax, _, front in places:  # after the last point, since panels share their limits
+        panels.sides(ax, named=front is None)
+    notes = ["larger marks: larger budgets"] * (len(budgets) > 1)
+    notes += [f"shaded: overconfident · {GREY_ONES}"] * (places[0][2] is not None)
+    method_legend(figure, methods, labels, " · ".join(notes))
     return figure
 
 
@@ -230,7 +239,7 @@ def members(ds: xr.Dataset) -> Figure | None:
     for ax, task in zip(axes, tasks, strict=True):
         panels.members_panel(ax, ds, task, method_looks(methods))
         ax.set_title(labels.task(task))
-    label_outer(axes, "Nominal log posterior", "Coverage AUC")
+    label_outer(axes, ["Nominal log posterior"] * len(tasks), "Coverage AUC")
     method_legend(figure, methods, labels, "dots: single networks; arrows lead to their mixture")
     return figure
 

@@ -14,6 +14,7 @@ __all__ = [
     "label_outer",
     "matrix_of_panels",
     "method_legend",
+    "panels_of_tasks",
     "row_of_panels",
     "say_missing",
 ]
@@ -28,10 +29,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .results import Labels
-from .style import GREY, budget_looks, method_looks
+from .style import GREY, budget_looks, families, method_looks
 
 #: Width and height of the type area of a page, and the width of a column, in inches.
 PAGE_WIDTH, PAGE_HEIGHT, COLUMN = 6.9, 9.2, 3.4
+#: More methods than this are not told apart in one panel.
+CROWD = 5
 
 
 def axes_of(ds: xr.Dataset) -> tuple[Labels, list[str], list[str], list[int]]:
@@ -76,12 +79,51 @@ def row_of_panels(n: int, height: float = 1.9) -> tuple[Figure, list[Any]]:
     return figure, list(grid.flat[:n])
 
 
-def label_outer(axes: Sequence[Any], x: str, y: str) -> None:
-    """Names of the axes on the outer panels of `row_of_panels`."""
+def panels_of_tasks(
+    ds: xr.Dataset, height: float, x: Sequence[str], y: str
+) -> tuple[Figure, list[tuple[Any, str, Any]]]:
+    """A panel a task; of many methods, a row a family, so that lines can be told apart.
+
+    Arguments:
+        ds: the results.
+        height: of a panel that stands alone, in inches.
+        x: what is along the x-axis, a task.
+        y: what is along the y-axis.
+
+    Returns:
+        The figure, and axes, task and the methods that are to stand out (None for all of them) of each panel.
+    """
+    labels, tasks, methods, _ = axes_of(ds)
+    rows = families(methods)
+    panels: list[tuple[Any, str, Any]]
+    if len(methods) <= CROWD or len(rows) == 1 or len(tasks) * 1.1 > PAGE_WIDTH:
+        figure, axes = row_of_panels(len(tasks), height)
+        label_outer(axes, x, y)
+        panels = [(ax, task, None) for ax, task in zip(axes, tasks, strict=True)]
+        for ax, task, _ in panels:
+            ax.set_title(labels.task(task))
+        return figure, panels
+    side = min(1.9, (PAGE_WIDTH - 0.5) / len(tasks))
+    figure = Figure(figsize=(max(COLUMN, len(tasks) * side + 0.5), len(rows) * 0.85 * side + 1.1))
+    grid = figure.subplots(len(rows), len(tasks), sharex="col", sharey="col", squeeze=False)
+    panels = []
+    for i, row in enumerate(rows):
+        for ax, task, name in zip(grid[i], tasks, x, strict=True):
+            panels.append((ax, task, row))
+            if i == 0:
+                ax.set_title(labels.task(task))
+            if i == len(rows) - 1:
+                ax.set_xlabel(name)
+    figure.supylabel(y)
+    return figure, panels
+
+
+def label_outer(axes: Sequence[Any], x: Sequence[str], y: str) -> None:
+    """Names of the axes of `row_of_panels`: of x below the outer panels, or below all where they differ."""
     _, columns = balanced(len(axes), 3)
     for i, ax in enumerate(axes):
-        if i + columns >= len(axes):
-            ax.set_xlabel(x)
+        if i + columns >= len(axes) or len(set(x)) > 1:
+            ax.set_xlabel(x[i])
         if i % columns == 0:
             ax.set_ylabel(y)
 

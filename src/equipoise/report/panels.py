@@ -11,6 +11,7 @@ __all__ = [
     "members_panel",
     "plane_panel",
     "short_verdict",
+    "sides",
     "verdict_panel",
 ]
 
@@ -27,6 +28,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from .results import MISSING, PARTLY, Labels, Range, Setting, signed
 from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
 
+#: How the methods are drawn that a panel is not about.
+BEHIND: dict[str, Any] = {"color": "#c9cdd2", "linewidth": 0.6, "zorder": 1}
 #: A flat density is this many times paler than the darkest blue.
 FLAT = 5
 #: Transparent to opaque: the paper, or the dark page, shows through where there is no mass.
@@ -70,8 +73,11 @@ def _diagonal(ax: Axes, ds: xr.Dataset) -> None:
     ax.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
 
 
-def against_budget(ax: Axes, ds: xr.Dataset, task: str, name: str) -> Axes:
-    """A number against the budget, a line a method: median over runs, and their range as shading."""
+def against_budget(ax: Axes, ds: xr.Dataset, task: str, name: str, front: Sequence[str] | None = None) -> Axes:
+    """A number against the budget, a line a method: median over runs, and their range as shading.
+
+    Methods that are not in `front` are thin grey lines.
+    """
     budgets = _ints(ds["budget"])
     for method, look in method_looks(_words(ds["method"])).items():
         values = np.asarray(ds[name].sel({"task": task, "method": method}).values, float)
@@ -81,6 +87,9 @@ def against_budget(ax: Axes, ds: xr.Dataset, task: str, name: str) -> Axes:
             continue
         at = [budgets[i] for i in there]
         low, middle, high = zip(*[(over[i].low, over[i].median, over[i].high) for i in there], strict=True)
+        if front is not None and method not in front:
+            ax.plot(at, middle, **BEHIND)
+            continue
         if len(at) > 1:
             ax.fill_between(at, low, high, color=look.colour, alpha=0.13, linewidth=0)
         else:
@@ -105,8 +114,17 @@ def _budget_axis(ax: Axes, budgets: Sequence[int]) -> None:
         ax.set_xlim(ordered[0] / pad, ordered[-1] * pad)
 
 
-def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], information: bool) -> Axes:
-    """Information kept (or the nominal log posterior) and coverage AUC: a point a setting, larger with the budget."""
+def plane_panel(
+    ax: Axes,
+    settings: Sequence[Setting],
+    looks: dict[str, Look],
+    information: bool,
+    front: Sequence[str] | None = None,
+) -> Axes:
+    """Information kept (or the nominal log posterior) and coverage AUC: a point a setting, larger with the budget.
+
+    Methods that are not in `front` are thin grey lines.
+    """
     budgets = sorted({s.budget for s in settings})
     small = 3.4 if len(settings) < 30 else 2.2
     for method, look in looks.items():
@@ -116,6 +134,9 @@ def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], i
         if not points:
             continue
         xs, ys = [v.median for _, v in points], [s.auc.median for s, _ in points]
+        if front is not None and method not in front:
+            ax.plot(xs, ys, **BEHIND)
+            continue
         ax.plot(xs, ys, color=look.colour, linewidth=0.8, linestyle=look.line, alpha=0.75)
         ax.hlines(ys, [v.low for _, v in points], [v.high for _, v in points], color=look.colour, linewidth=0.7)
         ax.vlines(xs, [s.auc.low for s, _ in points], [s.auc.high for s, _ in points], color=look.colour, linewidth=0.7)
@@ -129,12 +150,13 @@ def plane_panel(ax: Axes, settings: Sequence[Setting], looks: dict[str, Look], i
             for value in (0, 1):
                 if low - 0.15 <= value <= high + 0.15:
                     ax.plot(value, 0, marker="+", markersize=7, markeredgewidth=1.2, color=INK, zorder=4)
-        _sides(ax)
     return ax
 
 
-def _sides(ax: Axes) -> None:
-    """Zero in view, what is below it shaded, and both sides named at the right edge."""
+def sides(ax: Axes, named: bool = True) -> None:
+    """Zero in view, what is below it shaded, and both sides named at the right edge; nothing where nothing is drawn."""
+    if not ax.lines:
+        return
     low, high = ax.get_ylim()
     margin = 0.04 * max(high - low, 0.1)
     low, high = min(low, -margin), max(high, margin)
@@ -142,7 +164,7 @@ def _sides(ax: Axes) -> None:
     ax.axhspan(low, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0)
     ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
     for name, at, room in (("conservative", high / 2, high), ("overconfident", low / 2, -low)):
-        if room > 0.35 * (high - low):
+        if named and room > 0.35 * (high - low):
             style: dict[str, Any] = {"fontsize": 7, "style": "italic", "color": GREY, "rotation": -90, "va": "center"}
             ax.annotate(name, (1.015, at), xycoords=("axes fraction", "data"), **style)
 
@@ -164,7 +186,7 @@ def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -
             ax.plot(*end, linestyle="none", markersize=5, **look.marking)
     if ax.lines:
         ax.locator_params(axis="x", nbins=5)
-        _sides(ax)
+        sides(ax)
     return ax
 
 

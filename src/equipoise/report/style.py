@@ -137,16 +137,33 @@ def method_looks(methods: Sequence[str]) -> dict[str, Look]:
     versions: dict[str, int] = {}
     for i, label in enumerate(methods):
         name = label.partition("[")[0]
-        root, init = name.removesuffix("_init"), name.endswith("_init")
-        balanced = root.startswith("b")
-        family = FAMILY.get(root.removeprefix("b"))
+        init, balanced, family = name.endswith("_init"), name.startswith("b"), _family(label)
         known = "other" if family is None else name
         version = versions[known] = versions.get(known, -1) + 1
-        light, dark = HUES[4 if family is None else family]
+        light, dark = HUES[4 if family is None else FAMILY[family]]
         line = INIT if init else BALANCED if balanced else PLAIN
         marker = OTHERS[(version - 1) % len(OTHERS)] if version else "D" if init else "o" if balanced else "s"
         looks[label] = Look(_paler(light, version), _paler(dark, version), f"m{i}", line, marker, balanced or init)
     return looks
+
+
+def _family(label: str) -> str | None:
+    """The method without balance that a method of the paper comes from."""
+    root = label.partition("[")[0].removesuffix("_init").removeprefix("b")
+    return root if root in FAMILY else None
+
+
+def families(methods: Sequence[str]) -> list[list[str]]:
+    """Methods by what they come from; those beyond the paper's are one more family.
+
+    Example:
+        >>> families(["nre", "npe", "bnre", "bnpe_init", "mine"])
+        [['nre', 'bnre'], ['npe', 'bnpe_init'], ['mine']]
+    """
+    together: dict[str | None, list[str]] = {}
+    for label in methods:
+        together.setdefault(_family(label), []).append(label)
+    return list(together.values())
 
 
 def _paler(colour: str, steps: int) -> str:
