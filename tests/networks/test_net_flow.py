@@ -62,7 +62,9 @@ def test_density_is_zukos(dim: int) -> None:
         torch.testing.assert_close(got[m], reference(x).log_prob(theta) - prior.log_prob(theta))
 
 
-@pytest.mark.parametrize(("dim", "hidden"), [(1, (32, 32)), (2, (32, 31)), (3, (17,)), (5, (9, 12, 7))])
+@pytest.mark.parametrize(
+    ("dim", "hidden"), [(1, (32, 32)), (1, (8, 24)), (1, (24, 8)), (2, (32, 31)), (3, (17,)), (5, (9, 12, 7))]
+)
 def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tuple[int, ...]) -> None:
     """Where a transform is walked coordinate by coordinate, sharing among draws what sees x alone."""
     prior = priors(dim)["box"]

@@ -233,11 +233,14 @@ class SplineFlow(Network):
         """
         stages = []
         for layers in self._layers:
-            masks = [getattr(layer, "mask", None) for layer in layers]
-            sees = torch.zeros(self.hidden[0], self.dim) if masks[0] is None else masks[0][:, : self.dim].float()
-            counts = [sees.sum(1)]
-            for mask in masks[1:]:
-                sees = sees if mask is None else (mask.float() @ sees > 0).float()
+            sees, counts = torch.eye(self.dim), []
+            for layer in layers:
+                mask = getattr(layer, "mask", None)
+                if mask is None:  # one coordinate has no earlier one to see
+                    sees = torch.zeros(layer.out_features, self.dim)
+                else:
+                    sees = (mask[:, : self.dim] if not counts else mask).float() @ sees
+                    sees = (sees > 0).float()
                 counts.append(sees.sum(1))
             order = counts.pop()[:: 3 * self.bins - 1] if self.dim > 1 else torch.zeros(1)
             groups = [[(count == k).nonzero().squeeze(1) for k in range(self.dim)] for count in counts]
