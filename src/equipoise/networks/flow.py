@@ -233,14 +233,14 @@ class SplineFlow(Network):
         """
         stages = []
         for layers in self._layers:
-            sees, counts = torch.eye(self.dim), []
+            sees, counts = torch.eye(self.dim, dtype=torch.float32), []
             for layer in layers:
                 mask = getattr(layer, "mask", None)
                 if mask is None:  # one coordinate has no earlier one to see
                     sees = torch.zeros(layer.out_features, self.dim)
                 else:
-                    sees = (mask[:, : self.dim] if not counts else mask).float() @ sees
-                    sees = (sees > 0).float()
+                    mask = mask if counts else mask[:, : self.dim]
+                    sees = (mask.float() @ sees > 0).float()
                 counts.append(sees.sum(1))
             order = counts.pop()[:: 3 * self.bins - 1] if self.dim > 1 else torch.zeros(1)
             groups = [[(count == k).nonzero().squeeze(1) for k in range(self.dim)] for count in counts]
