@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["FEW_PAIRS", "STAYS", "roughly"]
+__all__ = ["FEW_PAIRS", "STAYS", "listed", "roughly"]
+
+from collections.abc import Sequence
 
 #: From fewer pairs than this the curve moves too much for a projection of it: it is then told as the least.
 FEW_PAIRS = 500
 #: What every projection supposes.
 STAYS = "if the curve stays as it is"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    Example:
+        >>> listed(["0"]), listed(["0", "1", "mixture"])
+        ('0', '0, 1 and mixture')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def roughly(more: float, pairs: int | None) -> str:

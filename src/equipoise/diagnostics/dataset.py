@@ -103,7 +103,7 @@ def add_information(
     if s.prior is not None:
         log_prior = s.prior.log_prob(theta.to(s.prior.device)).double().cpu().numpy()
     else:
-        notes.append("no prior was given: information kept, balance and leakage need one")
+        notes.append("no prior was given: the gain over it, information kept, balance and leakage need one")
     if exact is not None:
         values = exact(theta, x) if callable(exact) else exact
         values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
@@ -117,7 +117,10 @@ def add_information(
             mean_and_error(values),
             information_kept(found["log_prob"], log_prior, values),
         )
+    gain, gain_se = mean_and_error(found["log_prob"] - log_prior)  # of the same pairs: what they share cancels
     for name, dims, value, meaning in (
+        ("gain", "member", gain, "gain over the prior in nats: nominal log posterior minus mean log prior"),
+        ("gain_se", "member", gain_se, "standard error of the gain over the prior"),
         ("information_kept", "member", kept, "information kept: 0 for the prior, 1 for the exact posterior"),
         ("information_kept_se", "member", kept_se, "standard error of the information kept"),
         ("prior_log_prob", (), log_prior.mean(), "mean log prior of the true parameters"),

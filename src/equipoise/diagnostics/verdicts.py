@@ -26,7 +26,16 @@ Many cells (tasks × methods × budgets) are judged together by Holm's step-down
 
 from __future__ import annotations
 
-__all__ = ["CERTIFIED", "INCONCLUSIVE", "OVERCONFIDENT", "Verdicts", "holm", "judge", "judge_cells"]
+__all__ = [
+    "CERTIFIED",
+    "INCONCLUSIVE",
+    "OVERCONFIDENT",
+    "Verdicts",
+    "holm",
+    "judge",
+    "judge_cells",
+    "lowest",
+]
 
 from typing import NamedTuple
 
@@ -95,6 +104,28 @@ def overconfidence_p_value(coverage: ArrayLike, n: int) -> Array:
     simulated = (1 + np.searchsorted(null_statistics(n).one_sided, gamma, side="right")) / (DRAWS + 1)
     p = np.minimum(simulated, len(GRID) * gamma)
     return np.where(np.isnan(coverage).any(-1), np.nan, p)
+
+
+def lowest(rank: ArrayLike) -> tuple[Array, Array]:
+    """Where coverage lies furthest below its level, measured by its noise: the levels of γ, and the coverage there.
+
+    A curve can be below at the highest levels alone and well above elsewhere: its area is then positive, and the
+    posterior overconfident all the same.
+
+    Arguments:
+        rank: HPD ranks, with shape `(*, n)`.
+
+    Example:
+        >>> rank = np.append(np.linspace(0, 0.5, 970), np.full(30, 0.99))  # nothing between 0.5 and 0.99
+        >>> level, coverage = lowest(rank)
+        >>> f"{level:.3f} {coverage:.3f}"
+        '0.990 0.970'
+    """
+    rank = np.asarray(rank, float)
+    n = rank.shape[-1]
+    curve = coverage_curve(rank, GRID)
+    place = binomial_cdf(np.rint(curve * n), n, GRID).argmin(-1)
+    return GRID[place], np.take_along_axis(curve, place[..., None], -1)[..., 0]
 
 
 def certificate_p_value(coverage: ArrayLike, n: int, delta: float) -> Array:
