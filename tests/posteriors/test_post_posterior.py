@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,68 @@ def test_every_kind_of_prior_comes_back(tmp_path: Path) -> None:
         p.save(tmp_path / "m")
         theta, x = prior.sample((10,)), torch.randn(10, 4)
         torch.testing.assert_close(eq.load(tmp_path / "m").log_prob(theta, x), p.log_prob(theta, x))
+
+
+def test_a_prior_that_takes_code_to_rebuild_is_brought_again(tmp_path: Path) -> None:
+    """A log-uniform parameter: a transformed distribution, which JSON cannot describe."""
+    log_uniform = td.TransformedDistribution(td.Uniform(-3.0, 0.0), [td.transforms.ExpTransform()])
+    prior = eq.IndependentPrior([log_uniform, td.Normal(0.0, 1.0)])
+    p = random_posterior("prior", prior=prior)
+    p.save(tmp_path)
+    with pytest.raises(ValueError, match=r"TransformedDistribution.*cannot be stored without pickle.*prior=…"):
+        eq.load(tmp_path)
+    torch.manual_seed(0)
+    theta, x = prior.sample((10,)), torch.randn(10, 4)
+    torch.testing.assert_close(eq.load(tmp_path, prior=prior).log_prob(theta, x), p.log_prob(theta, x))
+
+
+def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    options = {"epochs": np.int64(2), "gamma": np.float32(0.5), "members": 1, "hidden": (8,), "progress": False}
+    p = eq.fit(theta, x, prior=BOX, method="nre_c", **options)
+    p.save(tmp_path)
+    record = eq.load(tmp_path).record
+    assert record["settings"]["epochs"] == 2 and record["objective"]["gamma"] == 0.5
+
+
+def test_what_cannot_be_described_leaves_the_model_before_as_it_was(saved: tuple[Posterior, Path]) -> None:
+    p, path = saved
+    before = {f.name: f.read_bytes() for f in path.iterdir()}
+    q = p.members[0]
+    q.record["mine"] = object()
+    with pytest.raises(TypeError, match="cannot be saved as JSON"):
+        q.save(path)
+    assert {f.name: f.read_bytes() for f in path.iterdir()} == before
+
+
+def test_weights_of_another_model_of_the_same_size_are_refused(
+    saved: tuple[Posterior, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kill between the two renames leaves: new weights under the old description."""
+    p, path = saved
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).name == "model.json":
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    other = Posterior(p.network, {n: w + 1 for n, w in p.stack.items()}, p.history, p.record)
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        other.save(path)
+    monkeypatch.undo()
+    description = json.loads((path / "model.json").read_text())
+    assert (path / "model.safetensors").stat().st_size == description["weights_bytes"]
+    with pytest.raises(ValueError, match=r"not the file that model.json describes.*Save the posterior again"):
+        eq.load(path)
+    other.save(path)
+    assert torch.equal(next(iter(eq.load(path).stack.values())), next(iter(other.stack.values())))
+    description = json.loads((path / "model.json").read_text())
+    del description["weights_blake2b"]  # as it was written before there were hashes
+    (path / "model.json").write_text(json.dumps(description))
+    assert eq.load(path).n_members == 2
 
 
 def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> None:

@@ -1,19 +1,23 @@
 """Posteriors on disk: safetensors and JSON, never pickle.
 
 A directory with two files. `model.safetensors` holds the weights and the training history as arrays. `model.json`
-holds what they mean: the format's version, the network's shape, the prior, the training record, and the size of the
-other file, so that a file cut short is noticed. Both are written under temporary names and renamed, the JSON last.
+holds what they mean: the format's version, the network's shape, the prior, the training record, and the size and hash
+of the other file, so that a file cut short, or one of another model, is noticed. Both are written whole under temporary
+names before either is put in place, the JSON last: what cannot be written leaves an earlier model as it was, and a kill
+between the two is noticed by the hash.
 """
 
 from __future__ import annotations
 
 __all__ = ["FORMAT", "load", "save"]
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -43,26 +47,27 @@ def save(posterior: Posterior, path: str | Path) -> None:
     history = posterior.history
     if history is not None:
         arrays |= {f"history.{n}": torch.from_numpy(v.to_numpy().copy()) for n, v in history.data_vars.items()}
-    target, weights = _files(folder)
-    temporary = weights.with_name(f".{weights.name}.{os.getpid()}.tmp")
-    save_file(arrays, temporary)
-    size = temporary.stat().st_size
-    os.replace(temporary, weights)
     description = {
         "format": FORMAT,
         "equipoise": __version__,
         "members": posterior.n_members,
-        "weights_bytes": size,
         "network": posterior.network.spec(),
         "prior": posterior.prior.spec(),
         "history_dims": None if history is None else {str(n): list(v.dims) for n, v in history.data_vars.items()},
         "history_attrs": {} if history is None else history.attrs,
         "record": posterior.record,
     }
-    text = json.dumps(description, indent=1, ensure_ascii=False)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, target)
+    final = _files(folder)
+    text, weights = (file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in final)
+    try:
+        save_file(arrays, weights)
+        description |= {"weights_bytes": weights.stat().st_size, "weights_blake2b": _hash(weights)}
+        text.write_text(json.dumps(description, indent=1, ensure_ascii=False, default=_plain), encoding="utf-8")
+        os.replace(weights, final[1])
+        os.replace(text, final[0])
+    finally:
+        for file in (text, weights):
+            file.unlink(missing_ok=True)
 
 
 def load(
@@ -102,6 +107,12 @@ def load(
     size = weights.stat().st_size
     if size != description["weights_bytes"]:
         raise ValueError(f"{weights} is damaged or cut short: {size} bytes instead of {description['weights_bytes']}")
+    digest = description.get("weights_blake2b")  # older files have none
+    if digest is not None and digest != _hash(weights):
+        raise ValueError(
+            f"{weights} is not the file that {target.name} describes: the last save was interrupted, one of the two "
+            "was replaced, or the file is damaged. Save the posterior again."
+        )
     try:
         arrays = load_file(weights)
     except SafetensorError as error:
@@ -134,6 +145,18 @@ def holds_model(path: str | os.PathLike[str]) -> bool:
 def _files(folder: Path) -> tuple[Path, Path]:
     """The description and the weights."""
     return folder / "model.json", folder / "model.safetensors"
+
+
+def _hash(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, which is all that JSON knows."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be saved as JSON")
 
 
 def _history(description: dict[str, Any], arrays: dict[str, torch.Tensor]) -> xr.Dataset | None:

@@ -79,7 +79,10 @@ class Prior(Distribution, ABC):
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """A JSON description from which `prior_from_spec` rebuilds the prior."""
+        """A JSON description from which `prior_from_spec` rebuilds the prior.
+
+        Of the kind "opaque" for one that takes code to rebuild; users then bring it again.
+        """
 
     def _check(self, theta: Tensor) -> Tensor:
         theta = torch.as_tensor(theta)

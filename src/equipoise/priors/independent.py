@@ -88,7 +88,10 @@ class IndependentPrior(Prior):
         return IndependentPrior([one.moved(m, torch.device(device)) for m in self.marginals])
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "independent", "marginals": [one.describe(m) for m in self.marginals]}
+        described = [one.describe(m) for m in self.marginals]
+        if None in described:  # a transformed distribution or a mixture, whose code cannot be stored
+            return {"kind": "opaque", "dim": self.dim, "repr": repr(self)}
+        return {"kind": "independent", "marginals": described}
 
     def _each(self, f: Callable[[Distribution, Tensor], Tensor], theta: Tensor) -> Tensor:
         """f of each marginal and its column; shape `(*, D)`, on the device of θ."""

@@ -290,11 +290,11 @@ def moved(marginal: Distribution, device: torch.device) -> Distribution:
     return twin
 
 
-def describe(marginal: Distribution) -> dict[str, Any]:
-    """Name and arguments of one of torch's distributions, as JSON."""
+def describe(marginal: Distribution) -> dict[str, Any] | None:
+    """Name and arguments of one of torch's plain distributions, as JSON; None for anything else."""
     name, values = type(marginal).__name__, parameters(marginal)
     if getattr(td, name, None) is not type(marginal) or not values:
-        raise ValueError(f"{marginal} is not one of torch's plain distributions and cannot be stored without pickle")
+        return None
     dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
     return {"name": name, "arguments": {n: float(v) for n, v in values.items()}, "dtype": dtype}
 
