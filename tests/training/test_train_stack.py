@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributions as td
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -359,3 +360,97 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     (tmp_path / "stack-0.safetensors").write_bytes(b"cut short")
     with pytest.raises(ValueError, match="cannot be read"):
         train([Member(resolve("nre"), 1)], [(theta, x)], checkpoint=tmp_path)
+
+
+class Mine:
+    """A prior of one's own, printed with its address in memory."""
+
+    def __init__(self, scale: float) -> None:
+        self.normal = td.Independent(td.Normal(torch.zeros(2), scale * torch.ones(2)), 1)
+
+    def sample(self, shape: tuple[int, ...]) -> Tensor:
+        return self.normal.sample(shape)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return self.normal.log_prob(theta)
+
+
+def test_a_training_with_a_prior_of_ones_own_goes_on(tmp_path: Path) -> None:
+    first, again, wider = Mine(1.0), Mine(1.0), Mine(1.5)
+    assert repr(first) != repr(again)
+    theta, told = first.sample((100,)), []
+    options = {"method": "nre", "members": 1, "epochs": 2, "hidden": (4,), "batch_size": 32, "standardize": False}
+    options |= {"progress": False, "checkpoint": tmp_path, "device": "cpu", "on_epoch": lambda *_: told.append(1)}
+    eq.fit(theta, theta, prior=first, **options)
+    assert len(told) == 2
+    eq.fit(theta, theta, prior=again, **options)
+    assert len(told) == 2  # taken up where it was: at the end
+    with pytest.raises(ValueError, match="another training"):
+        eq.fit(theta, theta, prior=wider, **options)
+
+
+def test_a_prior_that_takes_code_to_rebuild_is_known_by_its_densities(tmp_path: Path) -> None:
+    def prior(low: float) -> eq.IndependentPrior:
+        log_uniform = td.TransformedDistribution(td.Uniform(low, 1.0), [td.transforms.ExpTransform()])
+        return eq.IndependentPrior([log_uniform, td.Normal(0.0, 1.0)])
+
+    torch.manual_seed(0)
+    theta = prior(-2.0).sample((100,))
+    options = {"method": "npe", "members": 1, "epochs": 1, "hidden": (4,), "batch_size": 32, "standardize": False}
+    options |= {"progress": False, "checkpoint": tmp_path, "device": "cpu"}
+    for _ in range(2):
+        eq.fit(theta, theta, prior=prior(-2.0), **options)
+    with pytest.raises(ValueError, match="another training"):
+        eq.fit(theta, theta, prior=prior(-3.0), **options)
+
+
+class Given(torch.nn.Module):
+    """An embedding without `reset_parameters`: training begins with the weights it has."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4, 3), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+class Buffered(torch.nn.Module):
+    """A network with a constant that is no weight."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 2))
+        self.register_buffer("value", torch.tensor(value))
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.value * (theta * (x @ self.weight)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "mine", "other"),
+    [
+        ("x_scale", 1.0, 100.0),
+        ("embedding", Given(1.0), Given(-5.0)),
+        ("network", Buffered(1.0), Buffered(0.5)),
+    ],
+)
+def test_what_a_training_begins_with_is_part_of_what_it_is(
+    name: str, mine: object, other: object, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(SMALL, epochs=1)
+    for _ in range(2):
+        train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path, **{name: mine})
+    with pytest.raises(ValueError, match="another training"):
+        train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path, **{name: other})
+
+
+def test_a_training_is_known_by_numbers_however_they_are_held(tmp_path: Path) -> None:
+    """x in a file that is only read, and settings that came out of an array."""
+    theta, x = pairs()
+    np.save(tmp_path / "x.npy", x.numpy())
+    on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
+    settings = dataclasses.replace(SMALL, epochs=1)
+    train([Member(resolve("nre"))], [(theta, x)], settings=settings, checkpoint=tmp_path)
+    settings = dataclasses.replace(settings, epochs=np.int64(1), clip=None)
+    train([Member(resolve("nre"))], [(theta, on_disk)], settings=settings, checkpoint=tmp_path)

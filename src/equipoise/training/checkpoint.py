@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-#: Of the file. Raise it when what is in it changes.
-FORMAT = 2
+#: Of the file. Raise it when what is in it changes, or what a training is known by.
+FORMAT = 3
 
 
 class Checkpoint:
@@ -77,11 +77,15 @@ class Checkpoint:
 
 def fingerprint(description: dict[str, Any], tensors: Iterable[Any]) -> str:
     """A hash of a JSON description and of data; of very large data, of evenly spaced rows."""
-    digest = hashlib.blake2b(json.dumps(description, sort_keys=True, default=str).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps(description, sort_keys=True, default=_plain).encode(), digest_size=16)
     for tensor in tensors:
-        rows = len(tensor)
-        stride = max(1, rows // 4096)
-        sample = torch.as_tensor(tensor[::stride]).cpu().contiguous()
-        digest.update(f"{tuple(tensor.shape)}{sample.dtype}".encode())
-        digest.update(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"")
+        sample = tensor[:: max(1, len(tensor) // 4096)] if tensor.shape else tensor
+        values = sample.detach().cpu().numpy() if isinstance(sample, Tensor) else np.asarray(sample)
+        digest.update(f"{tuple(tensor.shape)}{values.dtype}".encode())
+        digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, and what else JSON does not know as what it prints."""
+    return value.item() if isinstance(value, np.generic) else str(value)

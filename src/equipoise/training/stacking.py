@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.losses import Objective, rolls_needed
 from equipoise.networks import Network, SplineFlow
+from equipoise.priors import OpaquePrior, Prior
 from equipoise.randomness import integer
 
 from .checkpoint import Checkpoint, fingerprint
@@ -72,10 +73,12 @@ def train_members(
     """
     which_code, which_x, (train, validation) = _data(members, nets, pairs, rows, device)
     shuffles = torch.tensor([integer(m.seed, "shuffle") for m in members])
+    first = _first_weights(members, nets, constants).to(pairs[0][0].dtype)
+    identity = None if path is None else _identity(members, nets, first, pairs, rows, settings, compile)
     return train_stack(
         nets[0],
         objectives,
-        _first_weights(members, nets, constants).to(pairs[0][0].dtype),
+        first,
         shuffles,
         which_code,
         which_x,
@@ -83,7 +86,7 @@ def train_members(
         validation,
         settings,
         compile=compile,
-        checkpoint=None if path is None else Checkpoint(path, _identity(members, nets, pairs, rows, settings, compile)),
+        checkpoint=None if path is None or identity is None else Checkpoint(path, identity),
         on_epoch=on_epoch,
         progress=progress,
         label=label,
@@ -130,23 +133,44 @@ def _data(
 def _identity(
     members: Sequence[Member],
     nets: Sequence[Network],
+    first: Tensor,
     pairs: Sequence[tuple[Tensor, Any]],
     rows: tuple[Tensor, Tensor],
     settings: Settings,
     compile: bool | None,
 ) -> str:
-    """The fingerprint of everything that decides what a stack's training ends in."""
+    """The fingerprint of everything that decides what a stack's training ends in.
+
+    The first weights, with shape `(M, P)`, hold what standardises x, and whatever weights a user's modules brought.
+    """
+    prior, points = nets[0].prior, pairs[members[0].data][0]
     described = {
         # Which weights are kept is decided afterwards.
         "settings": {k: v for k, v in dataclasses.asdict(settings).items() if k != "keep"},
         "members": [dataclasses.asdict(m) for m in members],
         "networks": [net.spec() for net in nets],
-        "prior": nets[0].prior.spec(),
+        "prior": _known_prior(prior, points[:: max(1, len(points) // 16)][:16]),
         "dtype": str(pairs[0][0].dtype),
         "compile": compile,
     }
     arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
-    return fingerprint(described, [*arrays, *rows])
+    buffers = [b for net in nets[:1] for b in getattr(net, "network", nn.Module()).buffers()]
+    return fingerprint(described, [*arrays, *rows, first, *buffers])
+
+
+def _known_prior(prior: Prior, theta: Tensor) -> dict[str, Any]:
+    """What a prior is known by from one process to the next.
+
+    That is its description where it has one. Any other is known by its type and its log densities at some of the
+    parameters that train: what an object prints may hold its address in memory, and does not have to hold its numbers.
+    Two decimals, so that another machine's rounding does not make it another prior.
+    """
+    spec = prior.spec()
+    if spec["kind"] != "opaque":
+        return spec
+    kind = type(prior.distribution if isinstance(prior, OpaquePrior) else prior).__qualname__
+    densities = prior.log_prob(theta.to(prior.device)).double().round(decimals=2) + 0.0  # no -0
+    return {"kind": "opaque", "dim": prior.dim, "type": kind, "log_densities": densities.tolist()}
 
 
 def _encoding_key(net: Network) -> str:
