@@ -13,6 +13,7 @@ from .base import Network
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
 from .flow import INITS, STARTS, SplineFlow
+from .own import named, warn_of_differences
 from .stacks import Layout, Stack, dense, matmul_precision, stack_members
 from .user import UserNetwork
 
@@ -45,12 +46,15 @@ def network_from_spec(
     if spec["kind"] == "user":
         if network is None:
             raise ValueError(
-                f"the model was trained with a network of your own, {spec['repr'].splitlines()[0]}, whose code is not "
-                "stored; pass it "
+                f"the model was trained with a network of your own, {named(spec)}, whose code is not stored; pass it "
                 "again: eq.load(path, network=…)"
             )
-        return UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]))
+        own = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]))
+        warn_of_differences(spec, own.spec(), "network")
+        return own
     body = embedding_from_spec(spec["embedding"], embedding)
+    if isinstance(body, Module):
+        warn_of_differences(spec["embedding"], body.spec(), "embedding")
     scaling: dict[str, Any] = {name: torch.tensor(spec[name]) for name in ("theta_loc", "theta_scale")}
     if spec["kind"] == "classifier":
         return Classifier(prior, body, tuple(spec["hidden"]), **scaling)

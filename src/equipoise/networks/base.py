@@ -57,6 +57,10 @@ class Network(ABC):
         """Zeros where an entry is not trained."""
         return {}
 
+    def capturable(self, device: torch.device) -> bool:
+        """Whether a CUDA graph can record what it computes."""
+        return self.embedding.capturable(device)
+
     def to(self, device: str | torch.device) -> Self:
         """The same architecture with its prior and constants on another device: a copy in every call would make a GPU
         wait each time."""

@@ -16,19 +16,20 @@ from __future__ import annotations
 
 __all__ = ["Convolutional", "Embedding", "Flat", "Module", "choose_embedding", "embedding_from_spec"]
 
-import copy
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from equipoise.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
+from .own import TRIAL, Stacked, fresh_weights, named, private, random_layers
 from .stacks import Stack
 
 
@@ -73,6 +74,10 @@ class Embedding(ABC):
     def prepare(self, device: torch.device) -> None:  # noqa: B027
         """Whatever has to happen on a device before a compiler or a CUDA graph looks on."""
 
+    def capturable(self, device: torch.device) -> bool:
+        """Whether a CUDA graph can record it: a module of a user's that looks at its values would make the GPU wait."""
+        return True
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of everything of one member: the weights and the two constants."""
         weights = {name: tuple(w.shape) for name, w in self.init(0).items()}
@@ -80,15 +85,19 @@ class Embedding(ABC):
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and standard deviation that standardise x, with shape `(N, *x_shape)`."""
-        x = x[: 1 << 16].to(torch.float64)
         shape = (1, *self.statistics_shape)
         axes = [a for a, size in enumerate(shape) if size == 1 and (a == 0 or x.shape[a] != 1)]
-        mean = x.mean(axes, keepdim=True)
-        std = (x - mean).square().mean(axes, keepdim=True).sqrt()
-        std = torch.where(
-            std > 1e-12 * (1 + mean.abs()), std, 1.0
-        )  # a constant feature carries nothing; leave its scale
+        # In pieces: in double precision the whole would be many times as large as it is.
+        pieces = x.split(max(1, (1 << 22) // max(1, x[0].numel())))
+        count = len(x) * x[0].numel() / math.prod(shape)
+        mean = _total(piece.double().sum(axes, keepdim=True) for piece in pieces) / count
+        std = (_total((piece.double() - mean).square().sum(axes, keepdim=True) for piece in pieces) / count).sqrt()
+        std = torch.where(std > 1e-12 * mean.abs(), std, 1.0)  # a constant feature carries nothing; leave its scale
         return mean[0], std[0]
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +204,7 @@ class Convolutional(Embedding):
 
 
 class Module(Embedding):
-    """A user's `nn.Module`, stacked with `vmap` over its parameters.
+    """A user's `nn.Module`: a private copy without dropout, see `own`.
 
     Arguments:
         module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation
@@ -204,23 +213,27 @@ class Module(Embedding):
     """
 
     def __init__(self, module: nn.Module, x_shape: tuple[int, ...]) -> None:
-        buffers = [name for name, _ in module.named_buffers()]
+        self.module, self.x_shape = private(module, "embedding"), tuple(x_shape)
+        self.switched_off = random_layers(module)
+        buffers = [name for name, _ in self.module.named_buffers()]
         if buffers:
             raise ValueError(
                 f"the embedding has buffers ({', '.join(buffers[:3])}…), which training would have to change in "
                 "place; use layers "
                 "without running statistics (LayerNorm or GroupNorm instead of BatchNorm)"
             )
-        self.module, self.x_shape = module, tuple(x_shape)
-        with torch.no_grad():
-            parameter = next(module.parameters(), torch.zeros(()))
-            out = module(torch.zeros(2, *self.x_shape, dtype=parameter.dtype, device=parameter.device))
-        if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[0] != 2:
+        sizes = (TRIAL, *self.x_shape)
+        trial = torch.linspace(0, 1, math.prod(sizes)).view(sizes)
+        reads = f"observations of shape (N, {', '.join(map(str, self.x_shape))})"
+        self.stacked = Stacked(self.module, "embedding", (trial,), reads)
+        out = self.stacked.out
+        if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != TRIAL:
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
-                f"an embedding maps (N, {', '.join(map(str, self.x_shape))}) to (N, C); for N = 2 it gave {shape}"
+                f"an embedding maps (N, {', '.join(map(str, self.x_shape))}) to (N, C); for N = {TRIAL} it gave {shape}"
             )
         self._features = out.shape[1]
+        self.stacked.one_by_one(torch.device("cpu"))
 
     @property
     def features(self) -> int:
@@ -228,29 +241,22 @@ class Module(Embedding):
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:
-        return choose_embedding(self.x_shape).statistics_shape
+        read_as = choose_embedding(self.x_shape) if len(self.x_shape) < 4 else Flat(self.x_shape)
+        return read_as.statistics_shape
 
     def init(self, seed: int) -> dict[str, Tensor]:
-        module = copy.deepcopy(self.module)
-        with isolated(seed):
-            for layer in module.modules():
-                reset = getattr(layer, "reset_parameters", None)
-                if callable(reset):
-                    reset()
-        return {f"module.{name}": w.detach().clone().cpu() for name, w in module.named_parameters()}
+        return fresh_weights(self.module, "module.", seed)
 
     def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}
-        members = next(iter(p.values())).shape[0]
-        x = _standardised(p, x).expand(members, *x.shape[1:])
-        if not weights:
-            return torch.stack([self.module(row) for row in x])
+        x = _standardised(p, x)
+        return self.stacked(weights, {}, x)
 
-        def one(w: dict[str, Tensor], row: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.module, w, (row,))
-            return out
+    def prepare(self, device: torch.device) -> None:
+        self.stacked.one_by_one(device)
 
-        return vmap(one, randomness="different")(weights, x)
+    def capturable(self, device: torch.device) -> bool:
+        return not self.stacked.one_by_one(device)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "module", "x_shape": list(self.x_shape), "repr": repr(self.module)}
@@ -287,8 +293,7 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
         case "module":
             if module is None:
                 raise ValueError(
-                    f"the model was trained with an embedding of your own, {spec['repr'].splitlines()[0]}, whose code "
-                    "is not stored; "
+                    f"the model was trained with an embedding of your own, {named(spec)}, whose code is not stored; "
                     "pass it again: eq.load(path, embedding=…)"
                 )
             return Module(module, x_shape)

@@ -1,26 +1,25 @@
 """A user's own network: anything with `log_ratio(theta, x)`.
 
-Balancing a new kind of model means giving it `log_ratio`, nothing else. An `nn.Module` is stacked with `vmap` over its
-parameters, where its operations allow it.
+Balancing a new kind of model means giving it `log_ratio`, nothing else. An `nn.Module` is copied and stacked as an
+embedding of a user's is, see `own`.
 """
 
 from __future__ import annotations
 
 __all__ = ["UserNetwork"]
 
-import copy
 import math
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from equipoise.priors import Prior
 from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Flat
+from .own import TRIAL, Stacked, fresh_weights, private, random_layers
 from .stacks import Stack
 
 
@@ -45,29 +44,33 @@ class UserNetwork(Network):
     kind = "classifier"
 
     def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...]) -> None:
-        if not isinstance(network, nn.Module) or not callable(getattr(network, "log_ratio", None)):
-            raise TypeError(
-                "network should be a torch.nn.Module with a method log_ratio(theta, x) -> (N,), got "
-                f"{type(network).__name__}"
+        self.network = private(network, "network", needs="log_ratio")
+        self.prior, self.embedding = prior, Flat(tuple(x_shape))
+        self.switched_off = random_layers(network)
+        statistics = [name for name, _ in self.network.named_buffers() if name.split(".")[-1] == "running_mean"]
+        if statistics:
+            raise ValueError(
+                f"the network has running statistics ({', '.join(statistics[:3])}…), which training would have to "
+                "change in place; use LayerNorm or GroupNorm instead of BatchNorm"
             )
-        self.network, self.prior, self.embedding = network, prior, Flat(tuple(x_shape))
-        self._call = _Call(network)
+        self._call = _Call(self.network)
         self._buffers = {name: b.detach().to(prior.device) for name, b in self._call.named_buffers()}
-        with torch.no_grad():
-            theta = prior.sample((2,)).to("cpu")
-            parameter = next(network.parameters(), theta)
-            out = self._call(theta.to(parameter), torch.zeros(2, *x_shape).to(parameter))
-        if tuple(out.shape) != (2,):
-            raise ValueError(f"log_ratio of 2 pairs should have shape (2,), got {tuple(out.shape)}")
+        with isolated(0):
+            theta = prior.sample((TRIAL,)).to("cpu")
+        x = torch.linspace(0, 1, TRIAL * math.prod(x_shape)).view(TRIAL, *x_shape)
+        reads = f"theta of shape (N, {prior.dim}) and x of shape (N, {', '.join(map(str, x_shape))})"
+        self._stacked = Stacked(self._call, "network", (theta, x), reads)
+        out = self._stacked.out
+        if not isinstance(out, Tensor) or tuple(out.shape) != (TRIAL,):
+            shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(f"log_ratio of {TRIAL} pairs should have shape ({TRIAL},), got {shape}")
+        self._stacked.one_by_one(prior.device)
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
-        network: Any = copy.deepcopy(self._call)
-        with isolated(seed):
-            for layer in network.modules():
-                reset: Any = getattr(layer, "reset_parameters", None)
-                if callable(reset):
-                    reset()
-        return {f"user.{name}": w.detach().clone().cpu() for name, w in network.named_parameters()}
+        return fresh_weights(self._call, "user.", seed)
+
+    def capturable(self, device: torch.device) -> bool:
+        return not self._stacked.one_by_one(device)
 
     def to(self, device: str | torch.device) -> Self:
         twin = super().to(device)
@@ -85,11 +88,7 @@ class UserNetwork(Network):
         code = code.expand(members, *rolls, count, self.dim).reshape(members, -1, self.dim)
         x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
 
-        def one(w: dict[str, Tensor], theta: Tensor, row: Tensor) -> Tensor:
-            out: Tensor = functional_call(self._call, w | self._buffers, (theta, row))
-            return out
-
-        out = vmap(one, randomness="different")(weights, code, x)
+        out = self._stacked(weights, self._buffers, code, x)
         return out.view(members, *rolls, count)
 
     def spec(self) -> dict[str, Any]:

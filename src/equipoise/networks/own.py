@@ -1,0 +1,243 @@
+"""Modules of a user's own: copied, quietened, and evaluated for a stack of members.
+
+**A private copy in evaluation mode.** Members are to be the same alone and in a stack, trainings are to go on where
+they were stopped, and posteriors are functions. A layer that draws random numbers is none of that, so dropout is
+switched off, in training too. The user's object is never changed, nor does a later change of it reach us. Recurrent
+layers stay in training mode, since cuDNN gives no gradients in the other, with their own dropout set to 0.
+
+**Members at once, or one after the other.** `vmap` evaluates a module for all members at once, where PyTorch knows how
+to: not for recurrent layers, nor where the module looks at its values (`if x.mean() > 1`). Elsewhere it has no rule for
+an operation, and then makes a loop of its own and warns. `Stacked` tries, forward and backward and with and without
+gradients (PyTorch's attention takes another way where none are asked for), on each kind of device once; where that
+fails or is warned of, members are evaluated in turn.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "TRIAL",
+    "Stacked",
+    "differences",
+    "fresh_weights",
+    "named",
+    "private",
+    "random_layers",
+    "warn_of_differences",
+]
+
+import contextlib
+import copy
+import difflib
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from equipoise.randomness import isolated
+
+#: Pairs in a trial. Not 1 or 3: a layer for images of so many channels would take the batch for one image.
+TRIAL = 5
+
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def private(module: Any, what: str, needs: str = "") -> nn.Module:
+    """A copy of a user's module that draws no random numbers, or an error that says what else was given.
+
+    Arguments:
+        module: what the user gave.
+        what: the argument it was given as.
+        needs: a method that it has to have.
+    """
+    called = f" with a method {needs}(theta, x) -> (N,)" if needs else ""
+    wanted = f"{what}= is a torch.nn.Module{called}"
+    if isinstance(module, type):
+        raise TypeError(f"{wanted}, and {module.__name__} is a class; make one: {what}={module.__name__}(…)")
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        advice = "; put it into the forward of a module, which also holds what is trained" if callable(module) else ""
+        raise TypeError(f"{wanted}, got an object of type {kind}{advice}")
+    if needs and not callable(getattr(module, needs, None)):
+        raise TypeError(f"{wanted}, and {type(module).__name__} has none")
+    try:
+        module = copy.deepcopy(module)
+    except Exception as error:  # whatever a user's object may raise
+        raise ValueError(f"{what}={type(module).__name__} cannot be copied: {_first_line(error)}") from error
+    module.eval()
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.train()
+            layer.dropout = 0.0
+    return module
+
+
+def random_layers(module: nn.Module) -> list[str]:
+    """The layers of a user's module that drop at random, each with its name.
+
+    Example:
+        >>> random_layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.GRU(2, 2, 2, dropout=0.1)))
+        ['1 (Dropout, p=0.2)', '2 (GRU, dropout=0.1)']
+    """
+    found = []
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, DROPOUT):
+            if layer.p > 0:
+                found.append(f"{name or 'the module'} ({kind}, p={layer.p:g})")
+        elif isinstance(rate := getattr(layer, "dropout", None), float) and rate > 0:
+            found.append(f"{name or 'the module'} ({kind}, dropout={rate:g})")
+    return found
+
+
+def fresh_weights(module: nn.Module, prefix: str, seed: int) -> dict[str, Tensor]:
+    """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere."""
+    module = copy.deepcopy(module)
+    with isolated(seed):
+        for layer in module.modules():
+            reset: Any = getattr(layer, "reset_parameters", None)
+            if callable(reset):
+                reset()
+    return {f"{prefix}{name}": w.detach().clone().cpu() for name, w in module.named_parameters()}
+
+
+def differences(stored: str, given: str) -> list[str]:
+    """What differs between two descriptions of modules, lines with - for the stored and + for the given one.
+
+    Example:
+        >>> differences(repr(nn.Sequential(nn.ReLU())), repr(nn.Sequential(nn.Tanh())))
+        ['- (0): ReLU()', '+ (0): Tanh()']
+    """
+    before, after = (re.sub(r"0x[0-9a-fA-F]+", "0x…", text).splitlines() for text in (stored, given))
+    return [f"{line[0]} {line[2:].strip()}" for line in difflib.ndiff(before, after) if line[0] in "-+"]
+
+
+def named(spec: dict[str, Any]) -> str:
+    """The class of a user's module, from its stored description."""
+    return str(spec["repr"]).split("(", 1)[0].strip()
+
+
+def warn_of_differences(stored: dict[str, Any], given: dict[str, Any], what: str) -> None:
+    """A warning where a module that is given again is not described as the one a model was trained with."""
+    found = differences(stored["repr"], given["repr"])
+    if found:
+        warnings.warn(
+            f"the {what} given is not the one the model was trained with (-: trained with, +: given): "
+            f"{'; '.join(found)}. Weights that fit another module do not make it the same",
+            stacklevel=4,
+        )
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two outputs of a module differ by more than rounding."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.is_floating_point()):
+        return False
+    return a.shape != b.shape or not torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"
+
+
+class Stacked:
+    """A private module, evaluated for a stack of members.
+
+    Arguments:
+        module: what `private` gave.
+        what: what to call it in an error.
+        trial: one batch of its arguments, with shape `(N, *)`, on the CPU and in the module's dtype.
+        reads: the shapes it reads, in words.
+    """
+
+    def __init__(self, module: nn.Module, what: str, trial: tuple[Tensor, ...], reads: str) -> None:
+        self.module, self.trial = module, trial
+        self._loops: dict[str, bool] = {}
+        parameter = next(module.parameters(), trial[0])
+        self.trial = trial = tuple(t.to(parameter.dtype) for t in trial)
+        inputs = [t.to(parameter.device) for t in trial]
+        outs = []
+        for seed in (0, 1):
+            try:
+                with isolated(seed), torch.no_grad():
+                    outs.append(module(*inputs))
+            except Exception as error:  # whatever a user's code may raise
+                raise ValueError(
+                    f"the {what} fails on {reads}, tried with N = {TRIAL}: {_first_line(error)}"
+                ) from error
+        self.out = outs[0]
+        if _differ(*outs):
+            raise ValueError(
+                f"the {what} is random even in evaluation mode: called twice with the same it gives different "
+                "numbers, and so would a posterior. Functional dropout needs training=self.training"
+            )
+
+    def one_by_one(self, device: torch.device) -> bool:
+        """Whether members are evaluated in turn on such a device; tried the first time."""
+        if device.type not in self._loops:
+            self._loops[device.type] = not self._vmap_works(device)
+        return self._loops[device.type]
+
+    def _vmap_works(self, device: torch.device) -> bool:
+        given = dict(self.module.named_parameters())
+        weights = {n: torch.stack([w.detach().to(device)] * 2).requires_grad_() for n, w in given.items()}
+        constants = {n: b.to(device) for n, b in self.module.named_buffers()}
+        inputs = [torch.stack([t.to(device)] * 2) for t in self.trial]
+        with isolated(0), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                with torch.no_grad():
+                    self._at_once(weights, constants, inputs)
+                with torch.enable_grad():
+                    out = self._at_once(weights, constants, inputs)
+                    if out.requires_grad:
+                        torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # whatever PyTorch may raise; the module itself is known to work
+                return False
+        return not any("performance drop" in str(w.message) for w in told)
+
+    def __call__(self, weights: dict[str, Tensor], constants: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        """Outputs with shape `(M, N, *)`.
+
+        Arguments:
+            weights: the parameters by name, with shape `(M, *)`.
+            constants: the buffers by name, the same for all members.
+            inputs: arguments with shape `(M, N, *)`.
+        """
+        way = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
+        return way(weights, constants, list(inputs))
+
+    def _at_once(self, weights: dict[str, Tensor], constants: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+        def one(w: dict[str, Tensor], *arguments: Tensor) -> Tensor:
+            out: Tensor = functional_call(self.module, w | constants, arguments)
+            return out
+
+        out: Tensor = vmap(one, randomness="different")(weights, *inputs)
+        return out
+
+    @torch.compiler.disable
+    def _in_turn(self, weights: dict[str, Tensor], constants: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+        # `unbind`, not an index: the gradient of each index would be as large as the stack.
+        cut = {name: w.unbind() for name, w in weights.items()}
+        outs = []
+        with _quiet(self.module, inputs[0].device):
+            for m, arguments in enumerate(zip(*inputs, strict=True)):
+                mine = {name: w[m] for name, w in cut.items()}
+                outs.append(functional_call(self.module, mine | constants, arguments))
+        return torch.stack(outs)
+
+
+@contextlib.contextmanager
+def _quiet(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """cuDNN warns in every call that weights of recurrent layers are not in one piece. In a stack they never are."""
+    if device.type != "cuda" or not any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
