@@ -371,7 +371,13 @@ def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
         eq.load(tmp_path)
     with pytest.raises(ValueError, match=r"embedding=…"):
         eq.load(tmp_path, prior=Own())
-    with pytest.raises(ValueError, match=r"have shape|lacks the weights"):
+    with (
+        pytest.raises(ValueError, match=r"have shape|lacks the weights"),
+        pytest.warns(UserWarning, match="not the one"),
+    ):
         eq.load(tmp_path, prior=Own(), embedding=nn.Sequential(nn.Linear(4, 5), nn.Tanh()))
+    with pytest.warns(UserWarning, match=r"- \(1\): Tanh\(\); \+ \(1\): ReLU\(\)") as told:
+        eq.load(tmp_path, prior=Own(), embedding=nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+    assert told[0].filename == __file__
     q = eq.load(tmp_path, prior=Own(), embedding=body)
     torch.testing.assert_close(q.log_prob(theta, x), p.log_prob(theta, x))
