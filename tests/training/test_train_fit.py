@@ -405,3 +405,55 @@ def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
     x = torch.randn(64, 4, 3, 2, 1)
     p = quick(theta, x, method="nre", network=Own(), epochs=1, progress=None)
     assert p.log_prob(theta[:3], x[:3]).shape == (3,) and "read as" not in capsys.readouterr().err
+
+
+def test_units_do_not_matter() -> None:
+    """Strains of 1e-21 and masses of 1e30: what is learnt is the same, whatever x and θ are measured in."""
+    g = torch.Generator().manual_seed(0)
+    unit = 2 * torch.rand(300, 2, generator=g, dtype=torch.float64) - 1
+    x = unit + 0.2 * torch.randn(300, 2, generator=g, dtype=torch.float64)
+    losses = []
+    for size in (1.0, 1e-21, 1e30):
+        prior = eq.BoxUniform(-size * torch.ones(2), size * torch.ones(2))
+        theta = (size * unit).float().clamp(-size, size)
+        p = eq.fit(theta, (size * x).float(), prior=prior, method="nre", epochs=30, **QUICK_UNITS)
+        losses.append(float(p.history.best_loss[0]))
+    assert losses[0] < 0.6  # log 2 is what knows nothing
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-3)
+
+
+QUICK_UNITS = {"members": 1, "hidden": (16, 16), "progress": False, "compile": False, "batch_size": 32}
+
+
+def test_what_single_precision_cannot_resolve_is_told() -> None:
+    g = torch.Generator().manual_seed(0)
+    theta = 2 * torch.rand(100, 2, generator=g) - 1
+    julian = 2459000.3 + theta.double() + 0.01 * torch.randn(100, 2, generator=g)
+    prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
+    with pytest.warns(UserWarning, match="which rounds element . of x by up to 0.12 where it varies by 0.5.*offset"):
+        eq.fit(theta, julian, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+    eq.fit(theta, julian - 2459000.3, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+
+
+def test_few_pairs_have_small_batches_unless_said_otherwise() -> None:
+    theta = 2 * torch.rand(200, 2, generator=torch.Generator().manual_seed(0)) - 1
+    prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
+    quick = QUICK_UNITS | {"epochs": 1, "method": "nre"}
+    for given, used in ((None, 16), (150, 150)):
+        p = eq.fit(theta, theta + 0.1, prior=prior, **(quick | {"batch_size": given}))
+        assert p.record["settings"]["batch_size"] == used
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "words"),
+    [
+        (np.zeros((100, 2), complex), TypeError, "real and imaginary parts as channels"),
+        (torch.zeros(100, 2, dtype=torch.complex64), TypeError, "real and imaginary parts as channels"),
+        (np.full((100, 2), "a"), TypeError, "real numbers, and is of dtype <U1"),
+        (torch.zeros(100, 0), ValueError, "holds nothing"),
+    ],
+)
+def test_x_that_is_not_numbers(x: object, error: type[Exception], words: str) -> None:
+    theta = 2 * torch.rand(100, 2, generator=torch.Generator().manual_seed(0)) - 1
+    with pytest.raises(error, match=words):
+        eq.fit(theta, x, prior=eq.BoxUniform(-torch.ones(2), torch.ones(2)), progress=False)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from equipoise.networks import matmul_precision
+from equipoise.posteriors import warn_if_seen
 from equipoise.progress import Progress
 from equipoise.randomness import generator
 from equipoise.version import __version__
@@ -108,7 +109,8 @@ def diagnose(
     grid = np.linspace(0, 1, 101) if levels is None else np.asarray(levels, float)
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
         raise ValueError("levels should be a list of numbers between 0 and 1")
-    notes = [note for note in (warn_if_unlike_training(x, surrogate),) if note]
+    known = getattr(posterior, "record", {}).get("memory")
+    notes = [note for note in (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x)) if note]
 
     with matmul_precision(tf32):
         found = _measure_all(surrogate, theta, x, samples, recipe, seed, mixture, memory, progress)

@@ -233,7 +233,8 @@ class SplineFlow(Network):
         """
         stages = []
         for layers in self._layers:
-            sees, counts = torch.eye(self.dim, dtype=torch.float32), []
+            sees = torch.eye(self.dim, dtype=torch.float32)
+            counts: list[Tensor] = []
             for layer in layers:
                 mask = getattr(layer, "mask", None)
                 if mask is None:  # one coordinate has no earlier one to see

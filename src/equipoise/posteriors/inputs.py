@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["observations", "paired"]
+__all__ = ["counts", "observations", "paired"]
 
 from typing import Any
 
@@ -14,13 +14,25 @@ from equipoise.networks import Network, Stack
 from .ratios import some_weights
 
 
+def counts(sample_shape: Any) -> Size:
+    """How many draws: a whole number, or a tuple of them."""
+    shape = Size([sample_shape]) if isinstance(sample_shape, int) else Size(sample_shape)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"sample_shape counts draws, got {tuple(shape)}")
+    return shape
+
+
 def observations(network: Network, stack: Stack, x: Any) -> Tensor:
     """Observations `(B, *x_shape)` from x with shape `(*X, *x_shape)`, where the weights are and in their precision.
 
     Whole numbers keep their dtype.
     """
     like, x_shape = some_weights(stack), network.x_shape
+    if x is None:
+        raise ValueError(f"the observation is missing: x, with shape {x_shape}")
     x = torch.as_tensor(x).to(like.device)
+    if x.is_complex():
+        raise ValueError("x is complex; give real and imaginary parts as channels, as in training")
     if x.is_floating_point():
         x = x.to(like.dtype)
     if x.ndim < len(x_shape) or x.shape[x.ndim - len(x_shape) :] != x_shape:
@@ -48,7 +60,7 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
     theta = torch.as_tensor(theta).to(like.device, like.dtype)
     if theta.ndim == 0 or theta.shape[-1] != dim:
         raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {dim} parameter(s)")
-    leading = torch.as_tensor(x).shape[: torch.as_tensor(x).ndim - len(x_shape)]
+    leading = () if x is None else torch.as_tensor(x).shape[: torch.as_tensor(x).ndim - len(x_shape)]
     x = observations(network, stack, x)
     try:
         shape = torch.broadcast_shapes(theta.shape[:-1], leading)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from equipoise.devices import as_device
 from equipoise.networks import Network, SplineFlow, Stack
@@ -27,8 +27,9 @@ from equipoise.priors import Prior
 from equipoise.randomness import generator as make_generator
 
 from . import classifiers, flows
-from .inputs import observations, paired
-from .ratios import Ratio, chunk, member_ratios, ratio_of, some_weights
+from .inputs import counts, observations, paired
+from .memory import warn_if_far
+from .ratios import Ratio, at_once, member_ratios, ratio_of, some_weights
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -208,6 +209,7 @@ class Posterior:
             With shape `(*,)`, the broadcast of `*T` and `*X`.
         """
         theta, x, shape = paired(self.network, self.stack, theta, x)
+        warn_if_far(self.record.get("memory"), x)
         inside, ratio = self._mixture_ratio(theta, x)
         log_prior = self.prior.log_prob(theta).to(ratio)
         return torch.where(inside, ratio + log_prior, -math.inf).reshape(shape)
@@ -248,7 +250,8 @@ class Posterior:
     def sample_batched(self, sample_shape: Any, x: Any, seed: int | None = None) -> Tensor:
         """Draws for many observations at once, with shape `(*sample_shape, B, D)` for x with shape `(B, *x_shape)`."""
         x = observations(self.network, self.stack, x)
-        shape = Size(sample_shape) if not isinstance(sample_shape, int) else Size([sample_shape])
+        shape = counts(sample_shape)
+        warn_if_far(self.record.get("memory"), x)
         if seed is None:
             seed = int(torch.randint(2**62, ()).item())
         generator = make_generator(seed, "posterior", device=self.device)
@@ -291,7 +294,7 @@ class Posterior:
             if len(mine) == 0:
                 continue
             one = self.select([m]) if self.n_members > 1 else self
-            size = max(1, chunk(self.device) // len(mine))
+            size = at_once(x, one.stack, len(mine))
             for lo in range(0, len(x), size):
                 piece = x[lo : lo + size]
                 if self.kind == "flow":

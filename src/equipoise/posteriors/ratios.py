@@ -7,7 +7,7 @@ one call. Features of x are computed once a piece, whatever S is.
 
 from __future__ import annotations
 
-__all__ = ["Ratio", "by_observation", "chunk", "member_ratios", "ratio_of", "some_weights"]
+__all__ = ["Ratio", "at_once", "by_observation", "chunk", "member_ratios", "ratio_of", "some_weights"]
 
 from collections.abc import Callable
 from typing import Protocol
@@ -23,6 +23,8 @@ from .tempered import prior_points
 CHUNK = {"cpu": 1 << 16, "cuda": 1 << 20}
 #: Evaluations in one call of a network: on a CPU, as many as leave their activations in its cache.
 AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}
+#: So many numbers of x take as much memory to embed as an evaluation does: 64 copies of 4 bytes against 2 KiB.
+EMBEDDED = 8
 
 
 def some_weights(stack: Stack) -> Tensor:
@@ -33,6 +35,17 @@ def some_weights(stack: Stack) -> Tensor:
 def chunk(device: torch.device) -> int:
     """How many pairs are evaluated at once on a device, members counted."""
     return CHUNK.get(device.type, CHUNK["cpu"])
+
+
+def at_once(x: Tensor, stack: Stack, evaluations: int) -> int:
+    """How many observations go together, with so many evaluations of each member for each of them.
+
+    Embedding an image holds far more than evaluating a network does: about one evaluation's memory for every
+    `EMBEDDED` numbers.
+    """
+    weights = some_weights(stack)
+    cost = max(evaluations, x[0].numel() // EMBEDDED) if len(x) else evaluations
+    return max(1, chunk(weights.device) // (max(cost, 1) * len(weights)))
 
 
 def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -47,9 +60,8 @@ def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable
     Returns:
         With shape `(M, B)`.
     """
-    weights = some_weights(stack)
-    members = len(weights)
-    pieces = x.split(max(1, chunk(weights.device) // (evaluations * members)))
+    members = len(some_weights(stack))
+    pieces = x.split(at_once(x, stack, evaluations))
     return torch.cat([function(piece) for piece in pieces], 1) if len(x) else x.new_zeros(members, 0)
 
 
@@ -72,7 +84,7 @@ def member_ratios(network: Network, stack: Stack, theta: Tensor, inside: Tensor,
         theta = torch.where(inside.unsqueeze(-1), theta, prior_points(network.prior, 1, weights)[0])
     if rows == 0 or batch == 0:
         return theta.new_zeros(members, rows, batch)
-    size = max(1, chunk(weights.device) // (members * rows))
+    size = at_once(x, stack, rows)
     parts = []
     for t, piece in zip(theta.split(size, dim=1), x.split(size), strict=True):
         features = network.embed(stack, piece.unsqueeze(0))

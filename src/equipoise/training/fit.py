@@ -16,16 +16,18 @@ from torch import Tensor, nn
 from equipoise.losses import rolls_needed
 from equipoise.methods import Method, resolve
 from equipoise.networks import Embedding, Flat, Network
-from equipoise.posteriors import Posterior
+from equipoise.posteriors import Posterior, remember
 from equipoise.priors import as_prior
 from equipoise.randomness import integer
 
-from .inputs import as_device, as_embedding, check_pairs, split_rows, theta_scaling, x_scaling
+from .data import take
+from .inputs import as_device, as_embedding, batch_for, check_pairs, split_rows, theta_scaling, x_scaling
 from .loop import OnEpoch, Trained
 from .members import Member, network_of
 from .outcome import posterior_of, report_divergence
 from .settings import PAPER, Settings
 from .stacking import grouped, train_members
+from .trial import try_out
 
 
 def fit(
@@ -39,7 +41,7 @@ def fit(
     start: str | None = None,
     members: int = 5,
     epochs: int = 500,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     validation_fraction: float = 0.1,
     standardize: bool = True,
     keep: str = "best",
@@ -79,7 +81,7 @@ def fit(
         start: "random", "prior" or "prior_base", for flows; None follows the method.
         members: how many networks to train; the posterior is their mixture.
         epochs: at most this many.
-        batch_size: pairs in a batch.
+        batch_size: pairs in a batch; None for 256, or for fewer where an epoch would have fewer than 8 steps.
         validation_fraction: the share of the pairs that judges and never trains.
         standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave
             this on.
@@ -128,7 +130,7 @@ def fit(
     }
     settings = Settings(
         epochs=epochs,
-        batch_size=batch_size,
+        batch_size=batch_for(len(theta), validation_fraction) if batch_size is None else batch_size,
         learning_rate=learning_rate,
         patience=patience,
         min_learning_rate=learning_rate / 100,
@@ -161,8 +163,10 @@ def fit(
     alive = [p for p in posteriors if p is not None]
     if not alive:
         raise RuntimeError(
-            f"all {members} members diverged: no validation loss was ever finite. Lower learning_rate (now "
-            f"{learning_rate}) or clip (now {clip}), and check x for extreme values."
+            f"{'the member' if members == 1 else f'all {members} members'} diverged: no validation loss was ever "
+            f"finite. Lower learning_rate (now {learning_rate})"
+            + ("" if clip is None else f" or clip (now {clip})")
+            + ", and check x for extreme values."
         )
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
@@ -235,6 +239,13 @@ def fit_many(
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
     nets = [network_of(m, place, body, loc, scale, own=network, hidden=hidden, transforms=transforms) for m in members]
     constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
+    try_out(nets[0], pairs, rows[0], constants)
+    # The paper's protocols know their data; yours may meet an observation that is unlike them.
+    some = rows[0][: 1 << 14]
+    memories = [
+        remember(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
+        for theta, x in pairs
+    ]
 
     places: dict[Member, tuple[Network, Trained, int]] = {}
     stacks = grouped(nets, objectives)
@@ -257,7 +268,7 @@ def fit_many(
         )
         places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
         report_divergence(trained, mine, wanted)
-    return [posterior_of(m, *places[m.training], settings, target, n) for m in wanted]
+    return [posterior_of(m, *places[m.training], settings, target, n, memories[m.data]) for m in wanted]
 
 
 def _tell(

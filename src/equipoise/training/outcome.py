@@ -7,6 +7,7 @@ __all__ = ["posterior_of", "report_divergence"]
 import dataclasses
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,14 @@ from .settings import Settings
 
 
 def posterior_of(
-    member: Member, net: Network, trained: Trained, k: int, settings: Settings, device: torch.device, pairs: int
+    member: Member,
+    net: Network,
+    trained: Trained,
+    k: int,
+    settings: Settings,
+    device: torch.device,
+    pairs: int,
+    memory: dict[str, Any],
 ) -> Posterior | None:
     """The posterior of one member of a trained stack, or None where it never had a finite loss.
 
@@ -33,6 +41,7 @@ def posterior_of(
         settings: the protocol.
         device: where the posterior is wanted, and was trained.
         pairs: how many pairs there were.
+        memory: what the posterior is to remember of them.
     """
     if trained.best_epoch[k] < 0:
         return None
@@ -47,6 +56,7 @@ def posterior_of(
         "pairs": pairs,
         "torch": torch.__version__,
         "trained_on": str(device),
+        "memory": memory,
     }
     return Posterior(net, {name: w.clone() for name, w in stack.items()}, _history(trained, k), record)
 
@@ -86,4 +96,5 @@ def report_divergence(trained: Trained, members: Sequence[Member], wanted: Seque
     if gone:
         parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
     names = sorted({m.method.name for m in lost})
-    warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}. The others are not affected.", stacklevel=4)
+    others = " The others are not affected." if len(gone) + len(saved) < len(wanted) else ""
+    warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}", stacklevel=4)

@@ -22,6 +22,7 @@ __all__ = ["Program", "State", "compiler_available", "program"]
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import shutil
 import sysconfig
@@ -179,18 +180,20 @@ def _update(
 
 
 _PROGRAMS: dict[tuple[Any, ...], Program] = {}
+_NUMBERS = itertools.count()
 
 
 def program(
     network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool, device: torch.device
 ) -> Program:
-    """The program for a network and its objectives; made once a shape and kept, so that compiling is paid once."""
+    """The program for a network and its objectives; made once a shape and kept, so that compiling is paid once.
+
+    Not with a module of a user's in it, which may have changed since, in ways that no description tells.
+    """
     layout = network.layout
-    own = [
-        id(v) for v in (getattr(network, "network", None), getattr(network.embedding, "module", None)) if v is not None
-    ]
-    key = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, compiled, device, *own)
-    if key in _PROGRAMS:
+    own = hasattr(network, "network") or hasattr(network.embedding, "module")
+    key = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, compiled, device)
+    if key in _PROGRAMS and not own:
         return _PROGRAMS[key]
 
     def ratios(flat: Tensor, code: Tensor, x: Tensor) -> Tensor:
@@ -205,10 +208,12 @@ def program(
 
     plain, fast = Functions(_gradients(losses), ratios, _update), None
     if compiled:
-        quick = [_over_members(torch.compile(_copy(f, len(_PROGRAMS)))) for f in (losses, ratios, _update)]
+        number = next(_NUMBERS)
+        quick = [_over_members(torch.compile(_copy(f, number))) for f in (losses, ratios, _update)]
         fast = Functions(_gradients(quick[0]), *quick[1:])
     made = Program(network, kinds, rolls, plain, fast)
-    _PROGRAMS[key] = made
+    if not own:
+        _PROGRAMS[key] = made
     return made
 
 

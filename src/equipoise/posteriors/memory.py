@@ -1,0 +1,96 @@
+"""What a posterior remembers of its training pairs: where x lay, and a few of the pairs themselves.
+
+A network answers for any x, and far from its training data often with a very narrow posterior. And pairs that it has
+been trained on say nothing about its coverage. Both are mistakes that numbers alone do not show, so both are told.
+"""
+
+from __future__ import annotations
+
+__all__ = ["remember", "warn_if_far", "warn_if_seen"]
+
+import hashlib
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: How far outside the range of its training data an observation may lie, in units of that range.
+FAR = 0.5
+#: How many observations of a call are looked at.
+LOOK = 4096
+#: How many training pairs are remembered.
+PAIRS = 64
+
+
+def remember(theta: Tensor, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Plain data for a posterior's record.
+
+    Arguments:
+        theta: training parameters with shape `(N, D)`.
+        x: their observations with shape `(N, *x_shape)`.
+        shape: of the range: `x_shape` with 1 along the axes that share one.
+    """
+    axes = [0, *(a + 1 for a, size in enumerate(shape) if size == 1)]
+    low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
+    chosen = torch.linspace(0, len(theta) - 1, min(PAIRS, len(theta))).long()
+    return {
+        "shape": list(shape),
+        "low": low.double().flatten().tolist(),
+        "high": high.double().flatten().tolist(),
+        "pairs": [_fingerprint(theta[i], x[i]) for i in chosen.tolist()],
+    }
+
+
+def warn_if_far(memory: dict[str, Any] | None, x: Tensor) -> None:
+    """Say so if an observation `(B, *x_shape)` lies far outside the range that x had in training."""
+    if not memory or not len(x):
+        return
+    x = x[:LOOK].to(torch.get_default_dtype())
+    low, high = (torch.tensor(memory[n], dtype=x.dtype, device=x.device).view(memory["shape"]) for n in ("low", "high"))
+    # What never varied in training is compared in units of its own size.
+    unit = torch.where(high > low, high - low, high.abs()).clamp(min=torch.finfo(x.dtype).tiny)
+    outside = torch.maximum(low - x, x - high) / unit
+    worst, place = outside.flatten(1).max(1)
+    far = worst > FAR
+    if not bool(far.any()):
+        return
+    row = int(worst.argmax())
+    index = torch.unravel_index(place[row], x.shape[1:])
+    element = ", ".join(str(int(i)) for i in index)
+    limits = (float(t.expand(x.shape[1:])[index]) for t in (low, high))
+    which = "the observation lies" if len(x) == 1 else f"{int(far.sum())} of {len(x)} observations lie"
+    warnings.warn(
+        f"{which} far outside the data the posterior was trained on: x[{element}] is {float(x[row][index]):g}, and was "
+        "between {:g} and {:g} in training. A posterior means nothing there, however narrow it is; check units and "
+        "preprocessing, and whether the simulator can produce such data".format(*limits),
+        stacklevel=4,
+    )
+
+
+def warn_if_seen(memory: dict[str, Any] | None, theta: Tensor, x: Tensor) -> str:
+    """Say so if pairs that are to judge a posterior have trained it; the warning's text, or nothing."""
+    if not memory:
+        return ""
+    known = {word[:16] for word in memory["pairs"]}
+    rows = [i for i, row in enumerate(theta) if _hash(row) in known]
+    whole = set(memory["pairs"])
+    seen = sum(_fingerprint(theta[i], x[i]) in whole for i in rows)
+    if not seen:
+        return ""
+    text = (
+        f"the posterior was trained on some of these pairs ({seen} of the {len(whole)} training pairs that it "
+        "remembers are among them). Coverage on pairs it knows by heart says nothing; simulate new ones"
+    )
+    warnings.warn(text, stacklevel=4)
+    return text
+
+
+def _fingerprint(theta: Tensor, x: Tensor) -> str:
+    return _hash(theta) + _hash(x)
+
+
+def _hash(values: Tensor) -> str:
+    """16 characters that tell a row of numbers, in single precision, from any other."""
+    content = values.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
