@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from equipoise import cli
 from equipoise.experiments import load_grid, run_grid
 from equipoise.priors import BoxUniform, IndependentPrior
 from equipoise.priors.text import DISTRIBUTIONS, parse_prior
+from equipoise.shell import read_embedding
 
 GRID = """
 tasks = ["slcp"]
@@ -382,6 +385,204 @@ def test_help_needs_no_torch():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "False" and "--method" in shown.stdout
+
+
+# --- what a training keeps ------------------------------------------------------------------------------------------
+
+#: The command, with a checkpoint after every epoch, that tells where it goes on.
+EAGER = """
+import sys
+from equipoise.training.checkpoint import Checkpoint
+Checkpoint.due = lambda self: True
+load = Checkpoint.load
+def tell(self):
+    found = load(self)
+    print("begins at epoch", 0 if found is None else int(found["epoch"]), file=sys.stderr, flush=True)
+    return found
+Checkpoint.load = tell
+from equipoise.cli import app
+app(prog_name="equipoise")
+"""
+
+
+def started(*arguments):
+    command = [sys.executable, "-c", EAGER, *map(str, arguments)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Two hundred pairs of one parameter and ten numbers."""
+    rng = np.random.default_rng(0)
+    theta = rng.random((200, 1), np.float32)
+    file = tmp_path_factory.mktemp("few") / "pairs.npz"
+    np.savez(file, theta=theta, x=theta + rng.normal(size=(200, 10)).astype(np.float32))
+    return file
+
+
+@pytest.mark.slow
+def test_a_fit_that_is_stopped_goes_on(few, tmp_path):
+    options = ("--prior", "uniform(0,1)", "--method", "npe", "--members", 2, "--batch-size", 32, "--epochs", 20)
+
+    def command(out):
+        return "fit", few, *options, "--out", tmp_path / out
+
+    def ended(process, code=0):
+        _, told = process.communicate(timeout=120)
+        assert process.returncode == code, told
+        return told
+
+    kept = tmp_path / "stopped" / "checkpoint"
+    first = started(*command("stopped"))
+    until = time.monotonic() + 60
+    while not any(kept.glob("*.safetensors")) and time.monotonic() < until and first.poll() is None:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    told = ended(first, 130)
+    assert f"stopped; {kept} keeps the training" in told and "the same command goes on" in told
+    assert not (tmp_path / "stopped" / "model.json").exists()
+
+    # Another training does not take it over.
+    told = equipoise(*command("stopped"), "--seed", 1, code=2).output
+    assert "an unfinished training of other data or options" in told and "--force" in told
+
+    told = ended(started(*command("stopped")))
+    assert int(told.split("begins at epoch ")[1].split()[0]) > 0 and f"{kept} keeps an unfinished training" in told
+    assert not kept.exists()
+    assert "begins at epoch 0" in ended(started(*command("whole")))
+    files = [(tmp_path / out / "model.safetensors") for out in ("stopped", "whole")]
+    one, other = (eq.load(f.parent).stack for f in files)
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_force_begins_a_training_anew_that_was_left_by_another(few, tmp_path):
+    kept = tmp_path / "m" / "checkpoint"
+    kept.mkdir(parents=True)
+    (kept / "stack-0.safetensors").write_bytes(b"of another version")
+    arguments = ("fit", few, "--prior", "uniform(0,1)", "--method", "npe", "--members", 1, "--epochs", 1)
+    told = equipoise(*arguments, "--out", tmp_path / "m", code=2).output
+    assert "--force to begin anew" in told and "begin anew" in told and kept.exists()
+    equipoise(*arguments, "--out", tmp_path / "m", "--force", "--quiet")
+    assert not kept.exists() and eq.load(tmp_path / "m").n_members == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "words"),
+    [
+        (["fit", "{few}", "--prior", "uniform(0,1)", "--out", "m"], "training.fit", "nothing was kept"),
+        (["diagnose", "m", "{few}"], "posteriors.load", "nothing was kept"),
+        (["run", "--task", "slcp", "--out", "o"], "launch.compute", "what is finished is kept"),
+    ],
+    ids=lambda v: v[0] if isinstance(v, list) else None,
+)
+def test_what_is_said_of_what_is_kept_is_true(command, place, words, few, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"equipoise.{place}", interrupted)
+    told = equipoise(*(c.format(few=few) for c in command), code=130).output
+    assert words in told and ("goes on" in told) == ("run" in command) != ("begins anew" in told)
+
+
+# --- shapes and embeddings of your own ------------------------------------------------------------------------------
+
+NETS = """
+from torch import nn
+from beside import WIDTH
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(10, WIDTH), nn.ReLU())
+
+    def forward(self, x):
+        assert x.shape[1:] == (5, 2)
+        return self.layers(x)
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def made():
+    return Encoder()
+
+ready = Encoder()
+number = 3
+
+def failing():
+    raise OSError("no weights")
+
+def nothing():
+    return "a string"
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    (tmp_path / "my_nets.py").write_text(NETS)
+    (tmp_path / "beside.py").write_text("WIDTH = 3")
+    (tmp_path / "broken.py").write_text("import nowhere_at_all")
+    monkeypatch.chdir(tmp_path)
+    yield "my_nets.py"
+    for name in ("my_nets", "beside"):
+        sys.modules.pop(name, None)
+
+
+def test_tables_of_series_and_an_embedding_of_your_own(few, tmp_path, nets):
+    pairs = np.load(few)
+    table = np.hstack([pairs["theta"], pairs["x"]])
+    head = ",".join(["theta", *(f"x_{i}" for i in range(10))])
+    for name, rows in (("pairs", slice(100)), ("fresh", slice(100, None))):
+        np.savetxt(f"{name}.csv", table[rows], delimiter=",", header=head, comments="")
+    options = ("--prior", "uniform(0,1)", "--method", "npe", "--members", 2, "--epochs", 2, "--batch-size", 90)
+    shape, own = ("--x-shape", "5,2"), ("--embedding", f"{nets}:Encoder")
+    equipoise("fit", "pairs.csv", *options, *shape, *own, "--out", "m", "--quiet")
+    posterior = eq.load("m", embedding=read_embedding(f"{nets}:ready"))
+    assert posterior.x_shape == (5, 2) and posterior.record["settings"]["batch_size"] == 90
+    # A table is read in the model's shape, with or without being told so.
+    arguments = ("diagnose", "m", "fresh.csv", "--samples", 20, "--json", "--quiet", *own)
+    found = json.loads(equipoise(*arguments).stdout)
+    assert found == json.loads(equipoise(*arguments, *shape).stdout) and found["gain"] is not None
+    told = equipoise("diagnose", "m", "fresh.csv", code=2).output
+    assert "--embedding FILE.py:NAME" in told
+    assert "cannot be reshaped to (4, 2)" in equipoise(*arguments, "--x-shape", "4,2", code=2).output
+    for text in ("5,two", "", "5,-2", "0"):
+        told = equipoise("fit", "pairs.csv", *options, "--x-shape", text, "--out", "n", code=2).output
+        assert "--x-shape is the shape of one x" in told
+
+
+@pytest.mark.parametrize("name", ["Encoder", "made", "ready"])
+@pytest.mark.parametrize("where", ["my_nets.py", "my_nets", "{folder}/my_nets.py"])
+def test_embeddings_are_found(name, where, tmp_path, nets):
+    before = list(sys.path)
+    found = read_embedding(f"{where.format(folder=tmp_path)}:{name}", seed=3)
+    assert type(found).__name__ == "Encoder" and sys.path == before
+    if name == "Encoder":
+        again = read_embedding(f"{where.format(folder=tmp_path)}:{name}", seed=3)
+        assert torch.equal(found.layers[1].weight, again.layers[1].weight)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("my_nets.py", "is FILE.py:NAME or MODULE:NAME"),
+        (":Encoder", "is FILE.py:NAME or MODULE:NAME"),
+        ("my_nets.py:", "is FILE.py:NAME or MODULE:NAME"),
+        ("nets.py:Encoder", "there is no file nets.py"),
+        ("not_there:Encoder", "not_there cannot be imported"),
+        ("broken.py:Encoder", "No module named 'nowhere_at_all'"),
+        ("my_nets.py:Encodr", "has no Encodr; there are Encoder"),
+        ("my_nets.py:Wide", "it is called without arguments"),
+        ("my_nets.py:failing", "no weights"),
+        ("my_nets.py:nothing", "gives str, not an nn.Module"),
+        ("my_nets.py:number", "gives int, not an nn.Module"),
+    ],
+)
+def test_embeddings_that_cannot_be(text, words, few, nets):
+    told = equipoise("fit", few, "--prior", "uniform(0,1)", "--out", "m", "--embedding", text, code=2).output
+    assert words in told and len(told.splitlines()) == 1 and not Path("m").exists()
 
 
 # --- priors as text --------------------------------------------------------------------------------------------------

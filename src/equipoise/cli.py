@@ -11,6 +11,9 @@ __all__ = ["app"]
 import json
 import math
 import os
+import shutil
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +23,17 @@ try:
 except ImportError as missing:  # the core does not need them
     raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
 
-from equipoise.shell import check_device, check_file, check_folder, check_no_model, errors
+from equipoise.shell import (
+    BEGINS_ANEW,
+    GOES_ON,
+    check_device,
+    check_file,
+    check_folder,
+    check_no_model,
+    errors,
+    read_embedding,
+    read_shape,
+)
 
 # Threads that wait for each other by spinning take five times as long as one thread where another process wants a core
 # (a balanced flow's step: 69 ms against 14; 12 where they sleep). It has to be said before torch is imported.
@@ -43,6 +56,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 XFile = Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
 ThetaKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of theta in an HDF5 or .npz file.")]
 XKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of x in an HDF5 or .npz file.")]
+XShape = Annotated[
+    str | None, typer.Option(metavar="T,C", help="The shape of one x, where a file has it flat: tables do.")
+]
+OwnEmbedding = Annotated[
+    str | None,
+    typer.Option(
+        "--embedding", metavar="FILE.py:NAME", help="An nn.Module of your own, its class, or a function that makes it."
+    ),
+]
 Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -121,7 +143,7 @@ def run(
     Computes what is missing in DIR, and nothing else: run the same command again after Ctrl-C, a crash or a failure.
     What is not said follows the grid, which follows its protocol.
     """
-    with errors():
+    with errors(lambda: GOES_ON):
         from equipoise.experiments import Folder, check_cluster
         from equipoise.launch import choose_grid, compute, conclude, show_plan
 
@@ -248,15 +270,24 @@ def fit(
     x: XFile = None,
     theta_key: ThetaKey = None,
     x_key: XKey = None,
+    x_shape: XShape = None,
+    embedding: OwnEmbedding = None,
     members: Annotated[int, typer.Option(help="Networks; the posterior is their mixture.")] = 5,
     epochs: Annotated[int, typer.Option(help="At most this many.")] = 500,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Pairs in a batch; fewer for few simulations.")] = 256,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Device = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in MODEL already.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model, or another unfinished training, that is in MODEL already.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a posterior on simulations of your own, and save it."""
-    with errors():
+    """Train a posterior on simulations of your own, and save it.
+
+    After Ctrl-C or a crash the same command goes on: every half minute MODEL/checkpoint keeps the state.
+    """
+    kept = out / "checkpoint"
+    with errors(lambda: _kept(kept)):
         check_folder(out)
         if not force:
             check_no_model(out)
@@ -267,19 +298,38 @@ def fit(
         from equipoise.training import fit as train
 
         the_prior = parse_prior(prior)
-        pairs = read_simulations(data, x, theta_key=theta_key, x_key=x_key)
-        posterior: Posterior = train(
+        pairs = read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=read_shape(x_shape))
+        if kept.exists() and not quiet:
+            print(f"{kept} keeps an unfinished training", file=sys.stderr)
+        training = partial(
+            train,
             pairs.theta,
             pairs.compact(),
             prior=the_prior,
             method=method,
             members=members,
             epochs=epochs,
+            batch_size=batch_size,
+            embedding=read_embedding(embedding, seed),
             seed=seed,
             device=device,
+            checkpoint=kept,
             progress=False if quiet else None,
         )
+        try:
+            posterior: Posterior = training()
+        except ValueError as error:
+            if str(kept) not in str(error):
+                raise
+            if not force:
+                raise ValueError(
+                    f"{kept} keeps an unfinished training of other data or options, or of another version. Repeat its "
+                    "command, give another --out, or --force to begin anew"
+                ) from error
+            shutil.rmtree(kept)
+            posterior = training()
         posterior.save(out)
+        shutil.rmtree(kept, ignore_errors=True)
         if not quiet:
             print(f"{posterior!r} from {len(pairs)} pairs is in {out}; judge it with `equipoise diagnose {out} DATA`")
 
@@ -291,6 +341,8 @@ def diagnose(
     x: XFile = None,
     theta_key: ThetaKey = None,
     x_key: XKey = None,
+    x_shape: XShape = None,
+    embedding: OwnEmbedding = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.nc", help="Keep everything as NetCDF.")
     ] = None,
@@ -311,9 +363,18 @@ def diagnose(
         from equipoise.diagnostics import summary
         from equipoise.posteriors import load
         from equipoise.simulations import read_simulations
+        from equipoise.simulations.readers import is_table
 
-        posterior = load(model, device=device)
-        test = read_simulations(data, x, theta_key=theta_key, x_key=x_key, n=pairs)
+        own = read_embedding(embedding)
+        try:
+            posterior = load(model, embedding=own, device=device)
+        except ValueError as error:
+            if own is None and "embedding=" in str(error):
+                raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
+            raise
+        # A table has rows of numbers, and the model knows the shape that it reads.
+        shape = read_shape(x_shape) or (posterior.x_shape if is_table(data) else None)
+        test = read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=shape, n=pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:
@@ -324,6 +385,8 @@ def diagnose(
                 "certificate_p_value",
                 "pairs_to_settle",
                 "nominal_log_prob",
+                "gain",
+                "gain_se",
                 "balancing_error",
                 "leakage",
             )
@@ -369,6 +432,13 @@ def _gather(path: Path) -> None:
         from equipoise.experiments import Folder, write_results
 
         write_results(Folder(path))
+
+
+def _kept(checkpoint: Path) -> str:
+    """What is kept of a training that was stopped."""
+    if not any(checkpoint.glob("*.safetensors")):
+        return BEGINS_ANEW
+    return f"stopped; {checkpoint} keeps the training as it was at most half a minute ago; the same command goes on"
 
 
 def _beside(path: Path) -> Path:

@@ -1,27 +1,49 @@
-"""What surrounds every command: mistakes told in a line, and outputs that are looked at before hours are spent."""
+"""What surrounds every command: mistakes told in a line, inputs and outputs looked at before hours are spent."""
 
 from __future__ import annotations
 
-__all__ = ["check_device", "check_file", "check_folder", "check_no_model", "errors"]
+__all__ = [
+    "BEGINS_ANEW",
+    "GOES_ON",
+    "check_device",
+    "check_file",
+    "check_folder",
+    "check_no_model",
+    "errors",
+    "read_embedding",
+    "read_shape",
+]
 
+import importlib.util
 import os
 import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+if TYPE_CHECKING:
+    from torch import nn
+
+#: What commands say when they are stopped.
+BEGINS_ANEW = "stopped; nothing was kept, and the same command begins anew"
+GOES_ON = "stopped; what is finished is kept, and the same command goes on from there"
+
 
 @contextmanager
-def errors() -> Iterator[None]:
+def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
     """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly.
 
     So are warnings: Python would show them with a line of source, which here is one of typer's.
+
+    Arguments:
+        stopped: what to say after Ctrl-C.
     """
 
     def stop(number: int, frame: Any) -> NoReturn:
@@ -40,7 +62,7 @@ def errors() -> Iterator[None]:
         print(f"equipoise: {error} (EQUIPOISE_DEBUG=1 shows where)", file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, ValueError | TypeError | FileNotFoundError) else 1) from error
     except KeyboardInterrupt:
-        print("stopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+        print(stopped(), file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -89,6 +111,80 @@ def check_device(device: str | None) -> None:
 
     if device is not None and (why := unusable(device)):
         raise ValueError(f"--device {device} {why}, or leave it out for a GPU where there is one")
+
+
+def read_shape(text: str | None) -> tuple[int, ...] | None:
+    """The shape that `--x-shape` means.
+
+    Example:
+        >>> read_shape("150,2"), read_shape("1 x 24 x 24"), read_shape(None)
+        ((150, 2), (1, 24, 24), None)
+    """
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.strip(" ()[],").replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ValueError(f"--x-shape is the shape of one x, such as 150,2 or 1,24,24, got {text!r}")
+    return shape
+
+
+def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
+    """The embedding that `--embedding` names: `FILE.py:NAME` or `MODULE:NAME`.
+
+    Arguments:
+        text: where it is. The name is that of an `nn.Module`, of a class of them without arguments, or of a function
+            without arguments that returns one.
+        seed: of the weights that it is made with.
+    """
+    if text is None:
+        return None
+    from torch import nn
+
+    from equipoise.randomness import isolated
+
+    where, _, name = text.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ValueError(f"--embedding is FILE.py:NAME or MODULE:NAME, such as nets.py:Encoder, got {text!r}")
+    module = _imported(where)
+    found = getattr(module, name, None)
+    if found is None:
+        named = (n for n, v in vars(module).items() if not n.startswith("_") and callable(v))
+        raise ValueError(f"--embedding {text}: {where} has no {name}; there are {', '.join(named) or 'none'}")
+    if callable(found) and not isinstance(found, nn.Module):
+        try:
+            with isolated(seed):
+                found = found()
+        except Exception as error:
+            raise ValueError(
+                f"--embedding {text}: {name}() failed ({type(error).__name__}: {error}); it is called without arguments"
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise ValueError(f"--embedding {text}: {name} gives {type(found).__name__}, not an nn.Module")
+    return found
+
+
+def _imported(where: str) -> ModuleType:
+    """The module of a file, or of a name; what lies beside it can be imported by it."""
+    path = Path(where)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise FileNotFoundError(f"--embedding: there is no file {path}")
+    sys.path.insert(0, str((path.parent if is_file else Path()).resolve()))
+    try:
+        if not is_file:
+            return importlib.import_module(where)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        raise ValueError(f"--embedding: {where} cannot be imported ({type(error).__name__}: {error})") from error
+    finally:
+        del sys.path[0]
 
 
 def _try_to_write(path: Path) -> None:

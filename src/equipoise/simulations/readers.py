@@ -6,7 +6,7 @@ The others are read whole.
 
 from __future__ import annotations
 
-__all__ = ["read_simulations"]
+__all__ = ["is_table", "read_simulations"]
 
 import functools
 import zipfile
@@ -31,6 +31,11 @@ X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
 TABLES = (".csv", ".parquet", ".pq")
 #: About how many bytes of a file are read at once.
 PIECE_BYTES = 1 << 25
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file is a table, whose x is a row of numbers whatever its shape was."""
+    return Path(path).suffix.lower() in TABLES
 
 
 def read_simulations(
@@ -80,6 +85,8 @@ def read_simulations(
     is_store = path.is_dir() and (path / "manifest.json").exists()
     if (theta_key, x_key) != (None, None) and (is_store or suffix in (".npy", *TABLES)):
         raise ValueError(f"theta_key and x_key are for .npz and HDF5 files; {path} has no keys")
+    if is_store and x_shape is not None:
+        raise ValueError(f"x_shape is for files; the store {path} knows the shape of its x")
     if is_store:
         return Store(path).read(n, on_invalid=on_invalid)
     if x_path is not None and suffix != ".npy":
@@ -130,8 +137,10 @@ def _pairs(
 def _reshaped(x: Column, path: Path, x_shape: Sequence[int] | None) -> Column:
     """Each row of x in the shape that was asked for, as float32; scalars become vectors of one."""
     shape = tuple(x_shape) if x_shape is not None else x.shape or (1,)
-    if np.prod(shape, dtype=np.int64) != np.prod(x.shape, dtype=np.int64):
-        raise ValueError(f"each x in {path} has shape {x.shape} and cannot be reshaped to {shape}")
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in (x.shape, shape)]
+    if sizes[0] != sizes[1] or min(shape, default=1) < 0:
+        numbers = f"each x in {path} has {sizes[0]} numbers, as {x.shape}"
+        raise ValueError(f"{numbers}, and cannot be reshaped to {shape}")
     segments = [Segment(s.rows, functools.partial(_load_reshaped, s, shape, path)) for s in x.segments]
     return Column(segments, shape)
 
