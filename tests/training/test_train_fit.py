@@ -430,9 +430,11 @@ def test_what_single_precision_cannot_resolve_is_told() -> None:
     theta = 2 * torch.rand(100, 2, generator=g) - 1
     julian = 2459000.3 + theta.double() + 0.01 * torch.randn(100, 2, generator=g)
     prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
-    with pytest.warns(UserWarning, match="which rounds element . of x by up to 0.12 where it varies by 0.5.*offset"):
-        eq.fit(theta, julian, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
-    eq.fit(theta, julian - 2459000.3, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+    for x in (julian, julian.float(), (1e9 * julian).long()):
+        with pytest.warns(UserWarning, match="single precision rounds element . of x by up to .* Subtract an offset"):
+            eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+    for x in (julian - 2459000.3, 2459000 + (10 * theta).round(), (2459000 + 10 * theta).long()):
+        eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
 
 
 def test_few_pairs_have_small_batches_unless_said_otherwise() -> None:

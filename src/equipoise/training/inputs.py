@@ -91,17 +91,21 @@ def _refuse_invalid(values: Tensor, name: str) -> None:
 
 def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
     """Julian dates and the like: the networks' precision must resolve how much x varies."""
-    if dtype == torch.float64 or x.dtype not in (torch.float64, torch.int32, torch.int64):
+    if dtype == torch.float64 or x.dtype not in (torch.float32, torch.float64, torch.int32, torch.int64):
         return
     rows = x[: max(2, ROUNDED // x[0].numel())].flatten(1).double()
-    error, spread = (rows.to(dtype).double() - rows).abs().amax(0), rows.std(0)
-    lost = (error > 0.01 * spread) & (error > 0)
+    if x.dtype == torch.float32:  # rounded already, by up to half a unit in the last place; whole numbers are exact
+        error = rows.abs().amax(0) * 2.0**-24 * (rows != rows.round()).any(0)
+    else:
+        error = (rows.to(dtype).double() - rows).abs().amax(0)
+    spread = rows.std(0)
+    lost = (error > 0.01 * spread) & (spread > 0)
     if bool(lost.any()):
         worst = int((error / spread).nan_to_num(0, 0, 0).argmax())
         warnings.warn(
-            f"training computes in {str(dtype).removeprefix('torch.')}, which rounds element {worst} of x by up to "
-            f"{float(error[worst]):.2g} where it varies by {float(spread[worst]):.2g}. Subtract an offset from x first "
-            "(its mean, say), or torch.set_default_dtype(torch.float64)",
+            f"single precision rounds element {worst} of x by up to {float(error[worst]):.2g}, and it varies by "
+            f"{float(spread[worst]):.2g} only. Subtract an offset from x (its mean, say) where it is computed, in "
+            "double precision",
             stacklevel=5,
         )
 
