@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -244,6 +245,104 @@ def test_streamed_batches_give_the_same_weights(tmp_path: Path) -> None:
     (a,), (b,) = train([Member(resolve("bnre"))], [(theta, x)]), train([Member(resolve("bnre"))], [(theta, on_disk)])
     for weight, value in a.stack.items():
         torch.testing.assert_close(b.stack[weight], value)
+
+
+class OnDisk:
+    """An array that is read by rows, as HDF5's: sorted ones without repetition. It counts what is asked of it."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.shape = values, values.shape
+        self.most, self.alive = 0, []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        assert isinstance(index, slice) or (np.diff(index) > 0).all()
+        found = Held(self.values[index])
+        self.most = max(self.most, len(found))
+        self.alive.append(weakref.ref(found))
+        return found
+
+
+class Held(np.ndarray):
+    """What was read, which can be asked whether it is still in memory."""
+
+    def __new__(cls, values: np.ndarray) -> Held:
+        held = super().__new__(cls, values.shape, values.dtype)  # it owns its memory, so all that shares it holds it
+        held[...] = values
+        return held
+
+
+@pytest.mark.parametrize("split", ["shuffled", "prefix"])
+def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str) -> None:
+    """Epochs never ask for more rows than a batch of 32 among 400 pairs needs, which is a stretch of twice as many at
+    most; nothing that was read stays in memory; and the result is the same."""
+    theta, x = pairs(400)
+    settings = dataclasses.replace(SMALL, epochs=3, split=split)
+    for values in (x.numpy(), x.numpy().astype(np.float16)):
+        on_disk, held = OnDisk(values), []
+
+        def at_the_end(epoch: int, _: object, on_disk: OnDisk = on_disk, held: list[int] = held) -> None:
+            held.append(sum(found() is not None for found in on_disk.alive))
+            if epoch == 0:  # a look at the data before training may be longer
+                on_disk.most = 0
+
+        members = [Member(resolve("bnre"), seed) for seed in (1, 2)]
+        streamed = train(members, [(theta, on_disk)], settings=settings, on_epoch=at_the_end)
+        in_memory = train(members, [(theta, torch.from_numpy(values))], settings=settings)
+        for a, b in zip(streamed, in_memory, strict=True):
+            for weight, value in a.stack.items():
+                assert torch.equal(value, b.stack[weight])
+        assert 32 <= on_disk.most <= 64
+        assert held == [0, 0, 0]
+
+
+def test_memory_mapped_data_stay_on_disk(tmp_path: Path) -> None:
+    """256 MB of x, split at random, raise the memory that is not the file's by less than a quarter of that."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("memory is read from /proc, which this system does not have")
+
+    def anonymous() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+    n, width = 4096, 16384
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=(n, width))
+    file[:] = 1  # on disk, and not only a hole in it
+    file[:, 0] = np.arange(n)
+    del file
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    rows = torch.randperm(n, generator=torch.Generator().manual_seed(0)).sort().values[::2]
+    rows = torch.cat([rows, torch.tensor([n - 1, 0])])
+    before = anonymous()
+    data = Data([torch.zeros(len(rows), 1)], [x], torch.device("cpu"), rows=rows)
+    batch = data.x_batch(torch.zeros(1, dtype=torch.int64), torch.tensor([[len(rows) - 1, 5, 5, len(rows) - 2]]))
+    assert data.stream and anonymous() - before < x.nbytes / 4
+    assert batch[0, :, 0].tolist() == [0, rows[5], rows[5], n - 1]
+
+
+def test_data_sets_are_put_in_place_one_after_the_other() -> None:
+    """While one is read, no other is in memory a second time."""
+    values = np.arange(3 * 50 * 4, dtype=np.float32).reshape(3, 50, 4)
+    alive: list[weakref.ref[Held]] = []
+    most = []
+
+    class Watched(OnDisk):
+        def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+            most.append(sum(len(found) for ref in alive if (found := ref()) is not None))
+            found = super().__getitem__(index)
+            alive.append(self.alive[-1])
+            return found
+
+    rows = torch.arange(0, 50, 4)
+    codes = [torch.zeros(len(rows), 1)]
+    sets = [Watched(v) for v in values]
+    data = Data(codes, sets, torch.device("cpu"), stream=False, rows=rows)
+    assert data.x is not None and np.array_equal(data.x.numpy(), values[:, ::4])
+    assert max(most) <= len(sets)  # a row of each, to see what they hold
+    mixed = Data(codes, [torch.ones(50, 4, dtype=torch.uint8), values[0]], torch.device("cpu"), False, rows)
+    assert mixed.x is not None and mixed.x.dtype == torch.float32
 
 
 def test_data_is_held_once_however_many_members_read_it() -> None:

@@ -4,14 +4,18 @@ Members of a stack read one of S data sets of equal size N. x keeps its own, pos
 N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more
 where members that share a stack start differently. A batch is a gather with indices of shape `(M, B)`.
 
-Where x does not fit on the device it stays where it is (in memory, memory-mapped, or in a store on disk), and each
-batch is read and sent when it is needed.
+Where x does not fit on the device, or is not in memory at all (memory-mapped, or in a file that gives rows by index),
+it stays where it is, and each batch is read and sent when it is needed. Nothing ever holds more of it: the rows that
+train and those that judge are kept as their numbers, not as copies.
 """
 
 from __future__ import annotations
 
-__all__ = ["Data", "take"]
+__all__ = ["Data", "Rows", "take"]
 
+import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,30 +27,53 @@ from torch import Tensor
 SHARE = 0.6
 
 
-def take(x: Any, rows: Tensor) -> Any:
-    """Some rows of an array; a view where they are contiguous."""
-    lo, hi = int(rows[0]), int(rows[-1]) + 1
-    if hi - lo == len(rows) and bool((rows[1:] > rows[:-1]).all()):
-        return x[lo:hi]
-    return x[rows] if isinstance(x, Tensor) else x[rows.numpy()]
-
-
-def _rows(x: Any, index: Any) -> Tensor:
-    """Rows of an array as a tensor, in its own dtype."""
+def take(x: Any, rows: Tensor) -> Tensor:
+    """Some rows of an array as a tensor in its own dtype; a view of a tensor where they are contiguous."""
     if isinstance(x, Tensor):
-        rows = x[index.to(x.device)] if isinstance(index, Tensor) else x[index]
-    elif isinstance(x, np.ndarray):
-        # Sorted reads keep a memory-mapped file sequential; the order of the batch is then restored.
-        if isinstance(index, Tensor):
-            order = index.numpy().argsort()
-            sorted_rows = np.ascontiguousarray(x[index.numpy()[order]])
-            rows = torch.empty(sorted_rows.shape, dtype=torch.from_numpy(sorted_rows).dtype)
-            rows[torch.from_numpy(order)] = torch.from_numpy(sorted_rows)
-        else:
-            rows = torch.from_numpy(np.ascontiguousarray(x[index]))
+        lo, hi = int(rows[0]), int(rows[-1]) + 1
+        if hi - lo == len(rows) and bool((rows[1:] > rows[:-1]).all()):
+            return x[lo:hi]
+        return x[rows.to(x.device)]
+    # Read in order and once each: files are then read forwards, and HDF5 takes no other index.
+    wanted, place = np.unique(rows.cpu().numpy(), return_inverse=True)
+    lo, hi = int(wanted[0]), int(wanted[-1]) + 1
+    if not isinstance(x, np.ndarray) and hi - lo <= 2 * len(wanted):
+        # Most rows of a stretch: one read of it all, since HDF5 is slow with long lists of rows.
+        found = np.asarray(x[lo:hi])[wanted - lo]
     else:
-        rows = torch.as_tensor(x[index])
-    return rows
+        found = np.asarray(x[wanted])
+    tensor = torch.from_numpy(np.require(found, requirements=["C", "W"]))
+    in_order = len(place) == len(wanted) and bool((np.diff(place) > 0).all())
+    return tensor if in_order else tensor[torch.from_numpy(place)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Some rows of an array, known by their numbers and read when they are wanted.
+
+    Arguments:
+        x: a tensor, a NumPy array (memory-mapped too), or anything with `shape` and rows by index (of HDF5, say).
+        rows: which; None for all.
+    """
+
+    x: Any
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x) if self.rows is None else len(self.rows)
+
+    @property
+    def numel(self) -> int:
+        """How many numbers these are."""
+        return len(self) * math.prod(self.x.shape[1:])
+
+    def whole(self) -> Tensor:
+        """All of them; a view of a tensor where they are contiguous."""
+        return take(self.x, torch.arange(len(self)) if self.rows is None else self.rows)
+
+    def read(self, index: Tensor) -> Tensor:
+        """Those of an index on the CPU with shape `(B,)`; with shape `(B, *x_shape)`."""
+        return take(self.x, index if self.rows is None else self.rows[index])
 
 
 class Data:
@@ -54,28 +81,32 @@ class Data:
 
     Arguments:
         codes: what the networks need of θ, C tensors with shape `(N, E)`.
-        xs: S arrays of observations with shape `(N, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or
+        xs: S arrays of observations with shape `(*, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or
             anything with `shape` and rows by index.
         device: where batches are wanted.
         stream: True or False to force, None to decide by the memory that is free.
+        rows: which N rows of each array these are; None for all.
     """
 
     def __init__(
-        self, codes: Sequence[Tensor], xs: Sequence[Any], device: torch.device, stream: bool | None = None
+        self,
+        codes: Sequence[Tensor],
+        xs: Sequence[Any],
+        device: torch.device,
+        stream: bool | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         self.device = device
         self.n = len(codes[0])
-        if any(len(a) != self.n for a in (*codes, *xs)):
-            raise ValueError(f"the data sets of a stack have equal sizes, got {[len(x) for x in xs]}")
+        self.xs = [Rows(x, rows) for x in xs]
+        if {len(c) for c in codes} | {len(x) for x in self.xs} != {self.n}:
+            raise ValueError(f"the data sets of a stack have equal sizes, got {[len(x) for x in self.xs]}")
         self.codes = torch.stack([c.to(device) for c in codes])
-        self.stream = self._must_stream(xs) if stream is None else stream
-        self.xs: Sequence[Any] = xs
-        self.x: Tensor | None = None
-        if not self.stream:
-            rows = [_rows(x, slice(None)) for x in xs]
-            self.x = (rows[0].to(device).unsqueeze(0)) if len(rows) == 1 else torch.stack([r.to(device) for r in rows])
+        self.stream = self._must_stream() if stream is None else stream
+        self.x: Tensor | None = None if self.stream else self._held()
 
-    def _must_stream(self, xs: Sequence[Any]) -> bool:
+    def _must_stream(self) -> bool:
+        xs = [r.x for r in self.xs]
         if any(not isinstance(x, Tensor) for x in xs):
             return True
         if self.device.type != "cuda" or all(x.device == self.codes.device for x in xs):  # "cuda" is not "cuda:0"
@@ -83,7 +114,19 @@ class Data:
         free, _ = torch.cuda.mem_get_info(self.device)
         # What PyTorch holds from earlier trainings and does not use is free as well.
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return sum(x.numel() * x.element_size() for x in xs) > SHARE * free
+        return sum(r.numel * r.x.element_size() for r in self.xs) > SHARE * free
+
+    def _held(self) -> Tensor:
+        """All data sets on the device, with shape `(S, N, *x_shape)`; each is put in its place before the next is
+        read, so that there are never two copies of all of them."""
+        if len(self.xs) == 1:
+            return self.xs[0].whole().to(self.device).unsqueeze(0)
+        rows = [r.read(torch.zeros(1, dtype=torch.int64)) for r in self.xs]
+        dtype = functools.reduce(torch.promote_types, [row.dtype for row in rows])
+        held = torch.empty((len(rows), self.n, *rows[0].shape[1:]), dtype=dtype, device=self.device)
+        for place, x in zip(held, self.xs, strict=True):
+            place.copy_(x.whole())
+        return held
 
     def code_batch(self, which: Tensor, index: Tensor) -> Tensor:
         """Codes `(M, B, E)` of the rows `index`, `(M, B)`, of each member's code set `which`, `(M,)`."""
@@ -94,7 +137,7 @@ class Data:
         if self.x is not None:
             return self.x[which.unsqueeze(1), index]
         rows = index.cpu()
-        x = torch.stack([_rows(self.xs[s], rows[m]) for m, s in enumerate(which.tolist())])
+        x = torch.stack([self.xs[s].read(rows[m]) for m, s in enumerate(which.tolist())])
         if self.device.type == "cuda":
             x = x.pin_memory()
         return x.to(self.device, non_blocking=True)

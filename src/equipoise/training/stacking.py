@@ -24,7 +24,7 @@ from equipoise.priors import OpaquePrior, Prior
 from equipoise.randomness import integer
 
 from .checkpoint import Checkpoint, fingerprint
-from .data import Data, take
+from .data import Data
 from .loop import OnEpoch, Trained, train_stack
 from .members import Member
 from .settings import Settings
@@ -126,7 +126,7 @@ def _data(
     parts = []
     for chosen in rows:
         codes = [net.encode(pairs[d][0][chosen].to(device)) for (d, _), net in encoders.items()]
-        parts.append(Data(codes, [take(pairs[d][1], chosen) for d in sets], device))
+        parts.append(Data(codes, [pairs[d][1] for d in sets], device, rows=chosen))
     return which_code, which_x, parts
 
 
