@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.priors import OpaquePrior, Prior, marginals, prior_from_spec
+from equipoise.randomness import isolated
 
 # Each marginal in float64 beside scipy's version of the same distribution.
 MARGINALS = {
@@ -310,6 +311,32 @@ def test_looking_at_a_prior_leaves_the_generator_alone() -> None:
     eq.as_prior(td.Independent(td.Beta(torch.ones(2), torch.ones(2)), 1))
     eq.IndependentPrior([td.Cauchy(0.0, 1.0), td.Gamma(1.0, 1.0)])
     assert torch.equal(torch.rand(3), expected)
+
+
+class Numpys:
+    """A prior that draws from NumPy's global generator, as SciPy's distributions do."""
+
+    def sample(self, shape: tuple[int, ...] = ()) -> np.ndarray:
+        return scipy.stats.norm.rvs(size=(*shape, 2))
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(scipy.stats.norm.logpdf(theta.numpy()).sum(-1))
+
+
+def test_numpys_generator_is_seeded_and_given_back() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    expected = np.random.random(3)  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002
+    prior = eq.as_prior(Numpys())
+    draws = []
+    for seed in (1, 1, 2, 1 + (1 << 40)):
+        with isolated(seed):
+            draws.append(prior.sample((5,)))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2]) and not torch.equal(draws[0], draws[3])
+    with pytest.raises(RuntimeError, match="inside"), isolated(1):
+        raise RuntimeError("inside")
+    np.testing.assert_array_equal(np.random.random(3), expected)  # noqa: NPY002
 
 
 def test_sbi_priors_are_recognised() -> None:

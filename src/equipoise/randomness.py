@@ -3,7 +3,8 @@
 A stream is named by a seed and a path of words and numbers, `("simulate", "block", 17)`, hashed into a
 `numpy.random.SeedSequence`. Two different paths give independent streams, and neither loop indices nor offsets can
 collide (seed 0 of run 1 is not seed 1 of run 0). Global generators are left as they were: what can draw from nothing
-else (layers, distributions, a user's objects) is called inside `isolated`.
+else (layers, distributions, a user's objects) is called inside `isolated`, which seeds torch's and NumPy's (SciPy draws
+from NumPy's). A generator that a user's object keeps for itself is its own to seed.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ def generator(seed: int, *path: str | int, device: str | torch.device = "cpu") -
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give torch's global generators, of the CPU and of every GPU in use, back as they were."""
-    with torch.random.fork_rng(devices=_gpus()):
-        yield
+    """Give the global generators back as they were: torch's, of the CPU and of every GPU in use, and NumPy's."""
+    numpy_state = np.random.get_state()  # noqa: NPY002 (the generator that others draw from)
+    try:
+        with torch.random.fork_rng(devices=_gpus()):
+            yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """Seed torch's global generators for the time of a block, and give them back as they were.
+    """Seed torch's and NumPy's global generators for the time of a block, and give them back as they were.
 
     `torch.manual_seed` reseeds every GPU too, or sees to it that they are once they are first used, and forking the
     CPU's generator alone does not undo that.
@@ -65,7 +70,7 @@ def isolated(seed: int) -> Iterator[None]:
     Example:
         >>> before = torch.get_rng_state()
         >>> with isolated(1):
-        ...     a = torch.rand(2)
+        ...     a = torch.rand(2), np.random.random(2)
         >>> bool((torch.get_rng_state() == before).all())
         True
     """
@@ -73,6 +78,7 @@ def isolated(seed: int) -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         if _gpus():
             torch.cuda.manual_seed_all(seed)
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])  # noqa: NPY002
         yield
 
 

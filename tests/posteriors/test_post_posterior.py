@@ -214,6 +214,29 @@ def test_what_is_said_of_one_x_does_not_depend_on_its_neighbours() -> None:
     torch.testing.assert_close(p.log_normalizers(x)[:, 2:3], p.log_normalizers(x[2:3]))
 
 
+class Numpys:
+    """A prior that draws from NumPy's global generator, as SciPy's distributions do."""
+
+    def sample(self, shape: tuple[int, ...]) -> np.ndarray:
+        return stats.norm.rvs(size=(*shape, 3)).astype(np.float32)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return torch.as_tensor(stats.norm.logpdf(theta.numpy()).sum(-1), dtype=torch.float32)
+
+
+def test_a_prior_of_scipys_gives_the_same_every_time() -> None:
+    """Normalisers, draws and a training with a seed, for draws that come from NumPy's generator."""
+    network = UserNetwork(GaussianRatio(3, 0.7), eq.as_prior(Numpys()), (3,))
+    p = Posterior(network, network.init([(0, 0)], [torch.zeros(3)], [torch.ones(3)]))
+    x = torch.linspace(-1, 1, 3)
+    assert torch.equal(p.log_prob(x, x), p.log_prob(x, x))
+    assert torch.equal(p.sample((50,), x=x, seed=1), p.sample((50,), x=x, seed=1))
+    theta = torch.randn(80, 3, generator=torch.Generator().manual_seed(0))
+    options = {"method": "npe", "members": 1, "epochs": 1, "hidden": (8,), "batch_size": 16, "progress": False}
+    a, b = (eq.fit(theta, theta, prior=Numpys(), device="cpu", **options) for _ in range(2))
+    assert a.history.validation_loss.equals(b.history.validation_loss)
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

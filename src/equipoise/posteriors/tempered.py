@@ -57,7 +57,10 @@ class Tempered:
 
 
 def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
-    """n fixed draws of the prior, `(n, D)`: scrambled Sobol points where it has quantiles, else its own."""
+    """n fixed draws of the prior, `(n, D)`: scrambled Sobol points where it has quantiles, else its own.
+
+    Its own are the same every time if it draws from the global generator of torch or NumPy.
+    """
     if prior.has_normal_map:
         u = torch.quasirandom.SobolEngine(prior.dim, scramble=True, seed=20230421).draw(n).to(like)
         return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
