@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from equipoise import cli, terminal
 from equipoise.experiments import Folder, load_grid, state_of
 from equipoise.experiments.cells import stacks_of
-from equipoise.terminal import COLOURS, Watch, say, verdict_table
+from equipoise.terminal import COLOURS, Watch, plan_table, say, status_table, verdict_table
 
 METHOD = "bnpe[balance=kl]"
 GRID = {"name": "small", "tasks": ["slcp"], "methods": ["npe", METHOD], "budgets": [256], "stack": 1}
@@ -40,29 +40,57 @@ def console():
 
 def watch(console, path, chosen):
     made = Watch(Folder(path), chosen, console, "cpu", quiet=False)
-    made.costs = dict.fromkeys(made.costs, 10.0)
+    made.costs, made.once = dict.fromkeys(made.costs, 10.0), 0.0
     return made
 
 
 # --- the time left ---------------------------------------------------------------------------------------------------
 
 
-def told(console, path, clock, chosen):
-    """What is said after each stack, half a minute after the one before."""
+def told(console, path, clock, chosen, seconds=30):
+    """What is said after each stack, so long after the one before."""
     with watch(console, path, chosen) as shown:
         for stack in chosen:
-            clock.now += 30
+            clock.now += seconds
             shown.tell(stack, "done")
     return [line.rpartition("(")[2] for line in console.file.getvalue().splitlines()]
 
 
 def test_the_time_left_is_a_bound_where_members_may_stop_early(console, tmp_path, clock):
-    assert told(console, tmp_path, clock, stacks(runs=2)) == [
-        "1 of 4 stacks, at most about 1:30 min left)",
-        "2 of 4 stacks, at most about 1:00 min left)",
-        "3 of 4 stacks, at most about 30 s left)",
+    assert told(console, tmp_path, clock, stacks(runs=2), seconds=10) == [
+        "1 of 4 stacks, at most about 30 s left)",
+        "2 of 4 stacks, at most about 20 s left)",
+        "3 of 4 stacks, at most about 10 s left)",
         "4 of 4 stacks)",
     ]
+
+
+def test_it_is_no_bound_on_a_machine_that_is_slower_than_the_one_that_costs_are_for(console, tmp_path, clock):
+    assert told(console, tmp_path, clock, stacks(runs=2), seconds=11) == [
+        "1 of 4 stacks, about 33 s left)",
+        "2 of 4 stacks, about 22 s left)",
+        "3 of 4 stacks, about 11 s left)",
+        "4 of 4 stacks)",
+    ]
+
+
+def test_what_is_done_once_is_promised_and_not_expected_again(console, tmp_path, clock):
+    chosen = stacks(runs=2)
+    with watch(console, tmp_path, chosen) as shown:
+        shown.once = 20.0
+        assert shown._left(0.0) == "at most about 1:00 min left"
+        for seconds, stack in zip((30, 10, 10, 10), chosen, strict=True):
+            clock.now += seconds
+            shown.tell(stack, "done")
+    lines = console.file.getvalue().splitlines()
+    assert [line.rpartition(", ")[2] for line in lines[:3]] == [f"at most about {n} s left)" for n in (30, 20, 10)]
+
+
+def test_a_promise_that_is_broken_before_anything_is_known_is_taken_back(console, tmp_path, clock):
+    shown = watch(console, tmp_path, stacks())
+    clock.now += 21
+    assert shown._left(0.0) == "longer than the 20 s expected"
+    assert shown._left(0.01) == "about 34:39 min left"
 
 
 def test_the_time_left_is_an_estimate_where_they_may_not(console, tmp_path, clock):
@@ -83,9 +111,9 @@ def test_before_anything_is_known_it_is_the_most_that_all_can_cost(console, tmp_
     chosen = stacks(training={"early_stop": False})
     shown = watch(console, tmp_path, chosen)
     shown.costs[chosen[0].identity] = 0.1
-    clock.now += 100
+    clock.now += 4
     shown.tell(chosen[0], "done")  # 1% of the work
-    assert "at most about 10 s)" in console.file.getvalue()
+    assert "at most about 6 s left)" in console.file.getvalue()
 
 
 # --- brackets --------------------------------------------------------------------------------------------------------
@@ -190,11 +218,51 @@ def test_the_verdict_table_keeps_labels():
 @pytest.mark.parametrize("task", ["lotka_volterra", "lotka_volterra[clock=physical,steps=1001]"])
 def test_a_narrow_verdict_table_breaks_labels_with_options_and_keeps_the_verdict(task, method, verdict, width):
     console = Console(file=io.StringIO(), width=width)
-    console.print(verdict_table(results(task, method, verdict)))
-    (*_, head), (_, *rows) = (part.splitlines() for part in console.file.getvalue().split(" ─", 1))
+    console.print(verdict_table(results(task, method, verdict), width))
+    text, _, caption = console.file.getvalue().partition("no room for ")
+    (*_, head), (_, *rows) = (part.splitlines() for part in text.split(" ─", 1))
     starts = [head.index(name) for name in ("task", "method", "budget", "verdict")]
     columns = [slice(*ends) for ends in pairwise([*starts, starts[-1] + len("overconfident")])]
     shown = ["".join(row[c].strip() for row in rows) for c in columns]
     assert shown == [task, method, "256", verdict.replace(" ", "")]
     whole = [word for word in (*verdict.split(), task, method) if "[" not in word]
     assert {row[c].strip() for row in rows for c in columns} >= set(whole)
+    # What is not whole is not there, and said to be left out.
+    left_out = " ".join(caption.split(";")[0].replace(" and ", ", ").split()).split(", ") if caption else []
+    cells = {"coverage AUC": "+0.250 ± 0.250", "log p": "+0.25", "info.": "0.25", "balance": "0.250"}
+    shown = [name for name in cells if name in head]
+    assert shown + left_out == list(cells) and (width < 80 or "coverage AUC" in shown)
+    first = next(row for row in rows if "256" in row)
+    assert first[columns[-1].stop :].split() == " ".join(cells[name] for name in shown).split()
+
+
+def test_at_80_columns_the_verdict_table_of_the_demonstration_says_what_it_leaves_out():
+    ds = results("two_moons", "bnpe_init", "certified conservative")
+    for width, fits in ((80, False), (110, True)):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(verdict_table(ds, width))
+        text = console.file.getvalue()
+        assert ("balance" in text.split(" ─")[0]) == fits and ("no room for" in text) != fits
+        assert "equipoise status DIR --csv" in text or fits
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_tables_of_states_and_plans_lose_nothing(width, tmp_path):
+    grid = load_grid(GRID | {"tasks": ["lotka_volterra"], "budgets": [2**k for k in range(10, 18)], "runs": 2})
+    for table in (status_table(state_of(grid, Folder(tmp_path)), width), plan_table(stacks_of(grid), "cpu")):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(table)
+        text = console.file.getvalue()
+        assert "…" not in text and max(map(len, text.splitlines())) <= width
+        for word in ("131072", "2 missing" if table.title == "cells" else "members"):
+            assert word in " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("command", ["tasks", "methods"])
+def test_the_tables_of_what_there_is_lose_nothing(command, width):
+    shown = CliRunner(env={"COLUMNS": str(width)}).invoke(cli.app, [command]).output
+    assert "…" not in shown
+    names = cli.TASK_NAMES if command == "tasks" else cli.METHOD_NAMES
+    assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()][-1] == names[-1]
+    assert all(f" {name} " in shown for name in names)

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
@@ -60,7 +61,9 @@ def methods_table() -> Table:
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    table = Table(*columns)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    for number, name in enumerate(columns):  # names stay whole; the rest breaks where it has to
+        table.add_column(name, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(escape(str(v)) for v in row))
     return table

@@ -28,11 +28,14 @@ from equipoise.experiments import (
     table,
     write_results,
 )
-from equipoise.experiments.costs import Cost, cost, device_kind
+from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
 from equipoise.experiments.entries import nearest, select
 from equipoise.experiments.grids import read_toml
 from equipoise.progress import duration
 from equipoise.terminal import Watch, plan_table, say, status_table, verdict_table
+
+#: Which machine the estimates of costs are for.
+MACHINES = {"cpu": "two cores", "cuda": "one H200"}
 
 
 def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
@@ -72,11 +75,10 @@ def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> 
         print(f"nothing is missing in {folder.path}")
     else:
         console = Console()
-        console.print(status_table(state_of(grid, folder)))
+        console.print(status_table(state_of(grid, folder), console.width))
         console.print(plan_table(stacks, kind))
-        where = "one H200" if kind == "cuda" else "two cores"
         early = ", and upper bounds: members that have converged stop"
-        say(console, f"times are for {where}{early if any(s.settings.early_stop for s in stacks) else ''}")
+        say(console, f"times are for {MACHINES[kind]}{early if any(s.settings.early_stop for s in stacks) else ''}")
 
 
 def compute(
@@ -95,8 +97,9 @@ def compute(
     console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder, device), device_kind(device)
     if not quiet:
         total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
-        most = Cost.total(cost(s, kind) for s in stacks).seconds
-        text = f"{left} of {total} cells to compute in {len(stacks)} stacks, at most about {duration(most)}"
+        most = Cost.total(cost(s, kind) for s in stacks).seconds + ONCE[kind]
+        where = f"at most about {duration(most)} on {MACHINES[kind]}"
+        text = f"{left} of {total} cells to compute in {len(stacks)} stacks, {where}"
         text = text if left else f"all {total} cells are there"
         say(console, f"{grid.name}: {text}; results go to {folder.path}")
     with Watch(folder, stacks, console, kind, quiet) as watch:
@@ -120,7 +123,7 @@ def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool
     console = Console(quiet=quiet or as_json)
     if state.count("done"):
         summary["results"] = str(write_results(folder, grid))
-        console.print(verdict_table(read_results(folder.path)))
+        console.print(verdict_table(read_results(folder.path), console.width))
         if report:
             summary |= _write_report(folder.path)
     for label, text in state.failures.items():
@@ -158,7 +161,7 @@ def show_status(folder: Folder, as_csv: bool, as_json: bool) -> State:
         print(json.dumps(state_row(state) | {"cells": [cell_row(c, s) for c, s in state.cells]}))
     else:
         console = Console()
-        console.print(status_table(state))
+        console.print(status_table(state, console.width))
         for live in state.running:
             say(console, f"running on {live.host}: {live.stage} {live.done}/{live.total} {live.note}")
         for label, text in state.failures.items():

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from types import TracebackType
 from typing import Any
 
@@ -22,14 +23,19 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.experiments import Folder, Stack, State
-from equipoise.experiments.costs import Cost, cost
+from equipoise.experiments.costs import ONCE, Cost, cost
 from equipoise.experiments.folder import Live
 from equipoise.progress import duration
+from equipoise.wording import listed
 
 #: Seconds between two looks at the folder.
 LOOK = 0.5
 #: The longest name of a task or a method; longer labels have options.
 NAME = len("lotka_volterra")
+#: What the verdict table shows; the first four always.
+COLUMNS = ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance")
+#: A width at which nothing has to give way.
+FREE = 10_000
 COLOURS = {"overconfident": "red", "certified conservative": "green", "inconclusive": "yellow"}
 STATES = {"done": "green", "running": "cyan", "failed": "red", "missing": "dim"}
 
@@ -75,6 +81,7 @@ class Watch:
         self.folder, self.console, self.quiet = folder, console, quiet
         self.stacks = {s.identity: s for s in stacks}
         self.costs = {s.identity: cost(s, device).seconds for s in stacks}
+        self.once = ONCE[device]
         self.ended: dict[str, str] = {}
         self.late: list[Stack] = []
         self.started = time.monotonic()
@@ -147,16 +154,27 @@ class Watch:
         self._progress.update(self._total, description=f"{cells} of {total} cells", completed=share, note=note)
 
     def _share(self, running: dict[str, Live]) -> float:
-        """How much of the work is done, by its estimated cost."""
+        """How much of the work is done, by its estimated cost; what is done once goes with the beginning."""
         done = sum(self.costs[i] for i in self.ended) + sum(self.costs[i] * _progress(v) for i, v in running.items())
-        return done / max(sum(self.costs.values()), 1e-9)
+        return (done + self.once * (done > 0)) / max(self._most, 1e-9)
+
+    @property
+    def _most(self) -> float:
+        """The most that all of it can cost, in seconds of the machine that costs are for."""
+        return self.once + sum(self.costs.values())
 
     def _left(self, share: float) -> str:
-        """The time left in words: a bound as long as members that are still to come may stop early."""
+        """The time left in words: a bound as long as members that are still to come may stop early.
+
+        It is none, and not called one, on a machine that turns out to be slower than the one that costs are for.
+        """
         elapsed = time.monotonic() - self.started
-        if share < 0.02 or elapsed < 5:
-            return f"at most about {duration(sum(self.costs.values()))}"
-        bound = any(s.settings.early_stop for i, s in self.stacks.items() if i not in self.ended)
+        if elapsed <= self._most and (share < 0.02 or elapsed < 5):
+            return f"at most about {duration(min(self._most - elapsed, self._most * (1 - share)))} left"
+        if share == 0:
+            return f"longer than the {duration(self._most)} expected"
+        early = any(s.settings.early_stop for i, s in self.stacks.items() if i not in self.ended)
+        bound = early and elapsed <= share * self._most
         return f"{'at most about' if bound else 'about'} {duration(elapsed * (1 - share) / share)} left"
 
 
@@ -174,7 +192,7 @@ def plan_table(stacks: Sequence[Stack], device: str) -> Table:
     """What would be computed, and what it would cost."""
     table = Table(title="stacks to compute, cheap ones first", title_justify="left")
     for name in ("stack", "cells", "members", "epochs at most", "time at most", "disk"):
-        table.add_column(name, justify="left" if name == "stack" else "right")
+        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
     costs = [cost(s, device) for s in stacks]
     for stack, one in zip(stacks, costs, strict=True):
         counts = (str(len(stack.cells)), str(stack.size), str(stack.settings.epochs))
@@ -186,19 +204,32 @@ def plan_table(stacks: Sequence[Stack], device: str) -> Table:
     return table
 
 
-def status_table(state: State) -> Table:
-    """How many cells of each task, method and budget are in which state."""
-    table = Table(title="cells", title_justify="left")
+def status_table(state: State, width: int | None = None) -> Table:
+    """How many cells of each task, method and budget are in which state.
+
+    Arguments:
+        state: where the grid stands.
+        width: of the terminal. Where a column a budget does not fit, budgets in the same state go together.
+    """
     budgets = sorted({cell.budget for cell, _ in state.cells})
-    table.add_column("task", overflow="fold")
-    table.add_column("method", overflow="fold")
-    for budget in budgets:
-        table.add_column(str(budget), justify="right")
     counts: dict[tuple[str, str], dict[int, Counter[str]]] = {}
     for cell, word in state.cells:
         counts.setdefault((cell.task, cell.method), {}).setdefault(cell.budget, Counter())[word] += 1
+    table = Table("task", "method", title="cells", title_justify="left")
+    for budget in budgets:
+        table.add_column(str(budget), justify="right", no_wrap=True)
     for (task, method), row in counts.items():
         table.add_row(escape(task), escape(method), *(_counts(row.get(b, Counter())) for b in budgets))
+    if width is None or Console(width=FREE).measure(table).maximum <= width:
+        return table
+    table = Table("task", "method", "budgets", title="cells", title_justify="left")
+    for column in table.columns:
+        column.overflow = "fold"
+    for (task, method), row in counts.items():
+        alike: dict[str, list[str]] = {}
+        for budget in sorted(row):
+            alike.setdefault(_counts(row[budget]), []).append(str(budget))
+        table.add_row(escape(task), escape(method), "; ".join(f"{', '.join(b)}: {c}" for c, b in alike.items()))
     return table
 
 
@@ -207,38 +238,58 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"[{STATES[w]}]{w if alone else f'{n} {w}'}[/]" for w, n in counter.items())
 
 
-def verdict_table(ds: xr.Dataset) -> Table:
+def verdict_table(ds: xr.Dataset, width: int | None = None) -> Table:
     """The verdict on every run's posterior: how many runs have which, and the medians over runs.
 
     The columns are the coverage AUC with its standard error, the nominal log posterior, the information kept, and the
     balancing error.
+
+    Arguments:
+        ds: the results.
+        width: of the terminal. Columns that do not fit are left out from the right, and named below.
     """
-    table = Table(
-        title=f"verdicts on {int(ds['pairs'])} coverage pairs (Holm over all cells)",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-    )
-    for name in ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance"):
-        # On a narrow terminal a verdict breaks between its words, never inside one, and labels with options break
-        # anywhere; what still does not fit is cut off at the right, where the numbers are.
-        width = len("overconfident") if name == "verdict" else None
-        if name in ("task", "method"):
-            longest = max(len(str(label)) for label in ds[name].values)
-            width = min(NAME, longest) + (name == "task")  # rich takes one from the first column
-        if width is None:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            table.add_column(name, overflow="fold", min_width=width)
+    rows = []
     for t in ds["task"].values:
         for m in ds["method"].values:
             for b in ds["budget"].values:
                 cell = ds.sel({"task": t, "method": m, "budget": b})  # `method=` means something else to sel
                 words = [w for w in cell["verdict_holm"].values.ravel().tolist() if w]
                 if words:
-                    table.add_row(escape(str(t)), escape(str(m)), str(b), _verdicts(words), *_numbers(cell))
-        table.add_section()
+                    rows.append([escape(str(t)), escape(str(m)), str(b), _verdicts(words), *_numbers(cell)])
+    # A verdict breaks between its words, never inside one, and labels with options break anywhere.
+    longest = [min(NAME, max(len(str(label)) for label in ds[axis].values)) for axis in ("task", "method")]
+    least = [longest[0] + 1, longest[1], None, len("overconfident")]  # rich takes one from the first column
+    shown = len(COLUMNS)
+    while width is not None and shown > len(least) and _least_width(rows, least, shown) > width:
+        shown -= 1
+    if width is not None and _least_width(rows, least, shown) > width:
+        least[:2] = 1, 1
+    table = _verdict_columns(least, shown)
+    table.title = f"verdicts on {int(ds['pairs'])} coverage pairs (Holm over all cells)"
+    for row, following in zip_longest(rows, rows[1:]):
+        table.add_row(*row[:shown], end_section=following is None or following[0] != row[0])
+    if shown < len(COLUMNS):
+        table.caption = f"no room for {listed(COLUMNS[shown:])}; `equipoise status DIR --csv` has all numbers"
     return table
+
+
+def _verdict_columns(least: Sequence[int | None], shown: int) -> Table:
+    """The verdict table without rows: columns that break, down to these widths, and then numbers, which do not."""
+    table = Table(title_justify="left", caption_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    for name, width in zip_longest(COLUMNS[:shown], least):
+        if width is None:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", min_width=width)
+    return table
+
+
+def _least_width(rows: Sequence[Sequence[str]], least: Sequence[int | None], shown: int) -> int:
+    """How narrow a verdict table can be."""
+    table = _verdict_columns(least, shown)
+    for row in rows:  # what breaks is as narrow as it may be
+        table.add_row(*(text if width is None else "" for text, width in zip_longest(row[:shown], least)))
+    return Console(width=FREE).measure(table).maximum
 
 
 def _verdicts(words: list[str]) -> str:

@@ -8,7 +8,7 @@ can take. How much less it takes is known once some stacks are finished: their `
 
 from __future__ import annotations
 
-__all__ = ["Cost", "cost", "device_kind", "pace"]
+__all__ = ["ONCE", "Cost", "cost", "device_kind", "pace"]
 
 import dataclasses
 import itertools
@@ -42,6 +42,8 @@ EMBEDDING = {"cpu": {"flow": 0.2, "classifier": 0.2}, "cuda": {"flow": 590e-6, "
 RATE = {"cpu": 2.5e10, "cuda": 1.5e13}
 #: Seconds to start a stack: simulations, and on a GPU compiling.
 START = {"cpu": 1.0, "cuda": 20.0}
+#: Seconds that the first stack of a process takes in addition: what is imported, and drawn once for all stacks.
+ONCE = {"cpu": 4.0, "cuda": 10.0}
 #: Stacks are expected to take this much more than finished ones did, relative to their costs.
 MARGIN = 1.25
 #: Bytes of a cell's numbers in a stack's file, of each of its members, and of a picture.
