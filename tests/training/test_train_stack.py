@@ -20,12 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.losses import rolls_needed
 from equipoise.methods import METHODS, resolve
 from equipoise.training import PAPER, RELEASED, Member, fit_many
 from equipoise.training.data import Data
 from equipoise.training.plateau import Control
 from equipoise.training.settings import Settings
 from equipoise.training.shuffle import permutations
+from equipoise.training.stacking import pairs_needed
 from equipoise.training.step import State, _update
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
@@ -553,3 +555,28 @@ def test_a_training_is_known_by_numbers_however_they_are_held(tmp_path: Path) ->
     train([Member(resolve("nre"))], [(theta, x)], settings=settings, checkpoint=tmp_path)
     settings = dataclasses.replace(settings, epochs=np.int64(1), clip=None)
     train([Member(resolve("nre"))], [(theta, on_disk)], settings=settings, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(("n", "enough"), [(110, False), (120, True)])
+def test_too_few_pairs_for_an_unbiased_balance_are_told_before_training(n: int, enough: bool) -> None:
+    """The contrastive balance with K = 5 leaves out terms up to 5 apart: 12 pairs at least, for validation as well."""
+    theta, x = pairs(n)
+    member = Member(resolve("bnre_c", balance="multiclass"), objective=(("unbiased", True),))
+    settings = dataclasses.replace(SMALL, epochs=1)
+    if enough:
+        (trained,) = train([member], [(theta, x)], settings=settings)
+        assert np.isfinite(trained.history.validation_loss.values).all()
+        return
+    with pytest.raises(ValueError, match=r"99 pairs .* 11 for validation.* unbiased balance needs at least 12 of each"):
+        train([member], [(theta, x)], settings=settings)
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_fewest_pairs_of_an_objective(name: str, unbiased: bool) -> None:
+    row = resolve(name)
+    objective = row.objective(unbiased=unbiased and row.balance in ("chi2", "multiclass"))
+    least = pairs_needed(objective)
+    bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
+    rule = 2 + 2 * bandwidth if objective.unbiased and objective.balanced else 2
+    assert least == max(rule, rolls_needed(objective))
