@@ -27,8 +27,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def pairs(n: int = 160) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
+def pairs(n: int = 160, seed: int = 0) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
     theta = PRIOR.sample((n,))
     return theta, torch.cat([theta, theta.sum(-1, keepdim=True)], -1) + 0.3 * torch.randn(n, 3)
 
@@ -201,7 +201,7 @@ def test_the_switch_of_tf32_is_put_back_and_left_to_the_user() -> None:
     try:
         switch.fp32_precision = "tf32"
         q = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **small)
-        eq.diagnose(q, theta[:60], x[:60], samples=8, progress=False)
+        eq.diagnose(q, *pairs(60, seed=1), samples=8, progress=False)
         assert switch.fp32_precision == "tf32"
     finally:
         switch.fp32_precision = newer

@@ -338,7 +338,16 @@ def test_slcp_at_a_small_budget_npe_is_overconfident_and_bnre_is_not() -> None:
     test = eq.simulate(task.prior, task.simulate, 300, seed=1)
     auc = {}
     for method in ("npe", "bnre"):
-        p = eq.fit(pairs.theta, pairs.x, prior=task.prior, method=method, epochs=120, standardize=False, progress=False)
+        p = eq.fit(
+            pairs.theta,
+            pairs.x,
+            prior=task.prior,
+            method=method,
+            epochs=120,
+            batch_size=256,
+            standardize=False,
+            progress=False,
+        )
         ds = eq.diagnose(p, test.theta, test.x, progress=False)
         auc[method] = float(ds.coverage_auc.sel(member=[str(m) for m in range(5)]).mean())
     assert auc["npe"] < -0.04
