@@ -12,6 +12,7 @@ import textwrap
 import weakref
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -298,6 +299,18 @@ def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str) -> None:
                 assert torch.equal(value, b.stack[weight])
         assert 32 <= on_disk.most <= 64
         assert held == [0, 0, 0]
+
+
+def test_hdf5_trains_as_memory_does(tmp_path: Path) -> None:
+    theta, x = pairs()
+    options = {"prior": PRIOR, "method": "nre", "members": 2, "epochs": 2, "hidden": (8,), "batch_size": 16}
+    options |= {"device": "cpu", "progress": False}
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = x.numpy()
+        a = eq.fit(theta, file["x"], checkpoint=tmp_path, **options)
+    b = eq.fit(theta, x, checkpoint=tmp_path / "other", **options)
+    for weight, value in a.stack.items():
+        assert torch.equal(value, b.stack[weight])
 
 
 def test_memory_mapped_data_stay_on_disk(tmp_path: Path) -> None:
