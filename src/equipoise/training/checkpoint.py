@@ -67,8 +67,8 @@ class Checkpoint:
                     )
                 if metadata.get("identity") != self.identity:
                     raise ValueError(
-                        f"the checkpoint {self.path} belongs to another training (other data, method, settings or "
-                        "seed). Give another checkpoint path, or delete the file to start anew."
+                        f"the checkpoint {self.path} belongs to another training (other data, prior, method, settings, "
+                        "seed or first weights). Give another checkpoint path, or delete the file to start anew."
                     )
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
