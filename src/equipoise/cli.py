@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -436,9 +437,13 @@ def _gather(path: Path) -> None:
 
 def _kept(checkpoint: Path) -> str:
     """What is kept of a training that was stopped."""
-    if not any(checkpoint.glob("*.safetensors")):
+    written = [file.stat().st_mtime for file in checkpoint.glob("*.safetensors")]
+    if not written:
         return BEGINS_ANEW
-    return f"stopped; {checkpoint} keeps the training as it was at most half a minute ago; the same command goes on"
+    from equipoise.progress import duration
+
+    ago = duration(max(0.0, time.time() - max(written)))
+    return f"stopped; {checkpoint} keeps the training as it was {ago} ago, and the same command goes on from there"
 
 
 def _beside(path: Path) -> Path:
