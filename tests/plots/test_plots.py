@@ -136,6 +136,84 @@ def test_local_coverage_draws_each_level(diagnosed: xr.Dataset):
     assert drawn(ax, local.coverage.sel(member="mixture", level=0.9))
 
 
+def test_local_coverage_is_named_where_it_is_drawn(diagnosed: xr.Dataset):
+    from equipoise.diagnostics import local_coverage
+
+    local = local_coverage(diagnosed, np.arange(500.0), bins=5)
+    assert plots.local_coverage(local, 0, name="temperature").get_xlabel() == "temperature"
+
+
+def covered(ax: Axes) -> list[str]:
+    """The lines and bands that the legend lies on."""
+    ax.figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    found = []
+    for artist in (*ax.get_lines(), *ax.collections):
+        for path in [artist.get_path()] if hasattr(artist, "get_xydata") else artist.get_paths():
+            corners = artist.get_transform().transform(path.vertices)
+            # Between corners as well: bands and curves have one at each hundredth, the line at 0 two.
+            at = np.linspace(0, len(corners) - 1, 20 * len(corners))
+            x, y = (np.interp(at, np.arange(len(corners)), c) for c in corners.T)
+            inside = (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
+            found += [artist.get_label()] * bool(inside.any())
+    return found
+
+
+@pytest.mark.parametrize("members", [["mixture"], ["0", "1", "mixture"]])
+def test_legends_lie_on_nothing(diagnosed: xr.Dataset, members: list[str]):
+    for draw in (
+        lambda **at: plots.coverage(diagnosed, members, difference=True, pointwise=True, **at),
+        lambda **at: plots.coverage(diagnosed, difference=True, **at),
+        lambda **at: plots.sbc(diagnosed, members[0], **at),
+        lambda **at: plots.tarp(diagnosed, members, **at),
+    ):
+        assert covered(draw()) == []
+        ax = draw()
+        ax.set_title("in a talk")
+        assert covered(ax) == []
+        given = plt.figure(figsize=(8, 3), layout="constrained").subplots(1, 2)[1]
+        draw(ax=given)
+        assert covered(draw(ax=given)) == []  # a second one on the same axes
+    many = diagnosed.isel(parameter=[0, 1] * 5).assign_coords(parameter=range(10))
+    assert covered(plots.sbc(many)) == []
+
+
+def test_the_legend_leaves_the_corner_to_a_conservative_curve(diagnosed: xr.Dataset):
+    wide = diagnosed.copy()
+    for name in ("coverage", "coverage_low", "coverage_high"):
+        wide[name] = diagnosed[name] * 0 + LEVEL**0.2
+    for member in (None, "0"):
+        ax = plots.coverage(wide, member)
+        (diagonal,) = [line.get_label() for line in ax.get_lines() if line.get_linestyle() == "--"]
+        assert set(covered(ax)) <= {diagonal}
+
+
+def test_what_is_not_there_is_named(diagnosed: xr.Dataset, results: xr.Dataset):
+    from equipoise.diagnostics import local_coverage
+
+    local = local_coverage(diagnosed, np.arange(500.0), bins=5)
+    for draw in (plots.coverage, plots.sbc, plots.tarp, lambda _, m: plots.local_coverage(local, m)):
+        with pytest.raises(ValueError, match=r"no member '9'; there is '0', '1', 'mixture'"):
+            draw(diagnosed, "9")
+        draw(diagnosed, 1)  # members are numbered
+    with pytest.raises(ValueError, match=r"labels should have 2 entries.*got 1"):
+        plots.coverage(diagnosed, ["0", "1"], labels=["a"])
+    with pytest.raises(ValueError, match=r"names should have 2 entries, one for each parameter, got 1"):
+        plots.sbc(diagnosed, names=["a"])
+    with pytest.raises(ValueError, match=r"no task 'sclp'; there is 'slcp', 'two_moons'"):
+        plots.coverage_grid(results, tasks=["sclp"])
+    with pytest.raises(ValueError, match=r"no method 'bnre'; there is 'nre', 'npe', 'bnpe'"):
+        plots.coverage_grid(results, methods=["bnre"])
+    samples = np.random.default_rng(0).normal(size=(100, 3))
+    for short in ({"truth": [0, 0]}, {"names": ["a"]}, {"limits": [(0, 1)] * 4}):
+        (name,) = short
+        with pytest.raises(ValueError, match=f"{name} should have 3 entries, one for each parameter, got"):
+            plots.corner(samples, **short)
+    for short in ({"truth": [0]}, {"names": ["a"]}):
+        with pytest.raises(ValueError, match="should have 2 entries"):
+            plots.posterior_2d(*samples.T[:2], **short)
+
+
 def test_coverage_grid_has_a_panel_for_each_method_and_task(results: xr.Dataset):
     axes = plots.coverage_grid(results, labels={"slcp": "SLCP"})
     assert axes.shape == (3, 2) and axes[0, 0].get_title() == "SLCP" and axes[2, 0].get_ylabel() == "bnpe"
@@ -198,6 +276,46 @@ def test_posteriors_are_drawn_from_grids_and_from_samples():
     assert axes.shape == (3, 3) and not axes[0, 2].get_visible() and axes[2, 1].get_xlim() == (-5, 5)
     with pytest.raises(ValueError, match=r"shape \(n, D\)"):
         plots.corner(samples[:, 0])
+
+
+@pytest.mark.parametrize("n", [300, 4000, 40_000])
+def test_samples_of_a_flat_posterior_have_no_contours_of_noise(n: int):
+    """Each density is taken for a shape once in about 1,000 times; seeds are fixed."""
+    rng = np.random.default_rng(n)
+    axes = plots.corner(rng.uniform(-3, 3, (n, 3)))
+    for i in range(3):
+        (shade,) = axes[i, i].collections
+        assert len(shade.get_paths()) == 1  # no slits
+        x = shade.get_paths()[0].vertices[:, 0]
+        assert x.min() < -2.9 and x.max() > 2.9
+        for j in range(i):
+            (mesh,) = axes[i, j].collections
+            assert np.ptp(mesh.get_array()) == 0
+    # What has a shape along one axis has contours, and so has a slope.
+    normal = np.stack([rng.uniform(-3, 3, n), rng.normal(size=n), 3 * rng.beta(1, 2, n)], 1)
+    axes = plots.corner(normal)
+    assert all(len(axes[i, j].collections) > 1 for i in range(3) for j in range(i))
+
+
+def test_flat_samples_are_told_from_shapes():
+    from equipoise.plots.posteriors import _smoothed, _smoothed_2d
+
+    rng = np.random.default_rng(0)
+    flat = [rng.uniform(size=(2, 1000)) for _ in range(200)]
+    # More than 3 of 200 with a chance of 1 in 1,000 each: 7e-5.
+    assert sum(not _smoothed(x)[2] for x, _ in flat) <= 3
+    assert sum(not _smoothed_2d(*pair)[3] for pair in flat) <= 3
+    sloped = [rng.beta(1, 1.5, 1000) for _ in range(50)]
+    assert not any(_smoothed(x)[2] for x in sloped)
+    assert not any(_smoothed_2d(x, rng.uniform(size=1000))[3] for x in sloped)
+
+
+def test_a_flat_grid_is_shaded_whole():
+    x = np.linspace(0, 1, 50)
+    ax = plots.posterior_1d(x, 1 + 1e-4 * np.sin(40 * x))
+    assert all(len(c.get_paths()) == 1 for c in ax.collections)
+    ax = plots.posterior_2d(x, x, 1 + 1e-4 * np.sin(np.add.outer(40 * x, 30 * x)))
+    assert len(ax.collections) == 1
 
 
 def test_importing_plots_does_not_import_torch():

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
-from report_results import NATURE, synthetic_results
+from report_results import EXACT, NATURE, PRIOR, synthetic_results
 
 from equipoise.report import open_results, panels, write_figures
 from equipoise.report.figures import figures
@@ -111,6 +111,86 @@ def test_one_run_has_its_own_band() -> None:
     np.testing.assert_array_equal(low, ds["coverage_lower"].values.ravel())
     np.testing.assert_array_equal(middle, ds["coverage"].values.ravel())
     np.testing.assert_array_equal(high, ds["coverage_upper"].values.ravel())
+
+
+def texts(ax) -> list[str]:
+    return [t.get_text() for t in ax.texts]
+
+
+def test_prior_and_exact_posterior_are_named_in_the_plane() -> None:
+    tasks = ("slcp", "two_moons", "spatial_sir")  # of the last no exact posterior is known
+    few = synthetic_results(tasks=tasks, methods=("npe", "bnre"), runs=2, pairs=200, gallery=False)
+    many = synthetic_results(tasks=tasks, methods=tuple(NATURE), runs=2, pairs=200, gallery=False)
+    for ds in (few, many):
+        axes = dict(figures(ds))["plane"].axes
+        for i, ax in enumerate(axes):
+            places = {"prior": 0.0, "exact": 1.0} if i % 3 < 2 else {"prior": PRIOR["spatial_sir"]}
+            marks = [line for line in ax.lines if line.get_marker() == "+"]
+            assert [line.get_xdata()[0] for line in marks] == list(places.values())
+            low, high = ax.get_xlim()
+            assert low < min(places.values()) and high > max(places.values())
+            named = {t.get_text(): t.xy[0] for t in ax.texts if t.get_text() in ("prior", "exact")}
+            assert named == (places if i < 3 else {})  # in the first row only
+
+
+def test_a_cross_that_is_far_from_every_point_stays_out() -> None:
+    ds = synthetic_results(methods=("npe", "bnre"), runs=2, pairs=200, gallery=False)
+    span = EXACT["slcp"] - PRIOR["slcp"]
+    for shift, named in ((-0.02, ["prior"]), (0.9, ["exact"])):
+        ds["information_kept"] = shift + 0.05 * ds["information_kept"]
+        ds["nominal_log_prob"] = PRIOR["slcp"] + span * ds["information_kept"]
+        drawn = dict(figures(ds))
+        (plane,), (nominal,) = drawn["plane"].axes, drawn["nominal_log_prob"].axes
+        assert [t for t in texts(plane) if t in ("prior", "exact")] == named
+        assert ("prior" in texts(nominal)) == (named == ["prior"]) and "exact" in texts(nominal)
+
+
+def test_nominal_log_posterior_stands_between_prior_and_exact(results) -> None:
+    for ax, task in zip(dict(figures(results))["nominal_log_prob"].axes, ("slcp", "two_moons"), strict=True):
+        bottom, top = ax.get_ylim()
+        level = {t.get_text(): t.xy[1] for t in ax.texts}
+        assert level == {"exact": EXACT[task], "prior": PRIOR[task]}
+        heights = [line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1]
+        assert set(level.values()) <= set(heights)
+        assert bottom < PRIOR[task] - 0.05 * (top - bottom) and top > EXACT[task] + 0.05 * (top - bottom)
+    without = results.drop_vars("prior_log_prob")
+    assert all("prior" not in texts(ax) for ax in dict(figures(without))["nominal_log_prob"].axes)
+
+
+def test_the_best_epoch_is_an_epoch(results) -> None:
+    """Also in results of an earlier version, which kept the mean over networks."""
+    ds = results.copy()
+    ds["best_epoch"] = ds["best_epoch"] + 1 / 3
+    ax = panels.history_panel(Figure().subplots(), ds, "slcp", "npe")
+    dots = np.asarray(ax.collections[-1].get_offsets())
+    assert len(dots) == 2 and (dots[:, 0] == np.rint(dots[:, 0])).all()
+    short = panels.history_panel(Figure().subplots(), ds.isel(epoch=[0, 1]), "slcp", "npe")
+    assert all(tick == int(tick) for tick in short.get_xticks())
+
+
+def test_gallery_names_axes_and_budgets_and_shows_the_exact_posterior_once(results) -> None:
+    drawn = dict(figures(results))
+    for task, end in (("slcp", "3"), ("two_moons", "1")):
+        axes = np.array(drawn[f"gallery_{task}"].axes).reshape(2, 3)
+        assert [ax.get_title() for ax in axes[0]] == ["1,024 simulations", "4,096 simulations", "exact"]
+        assert [ax.get_ylabel() for ax in axes[:, 0]] == ["NPE", "BNRE"]
+        assert len(axes[0, 2].images) == 1 and not axes[1, 2].images and not axes[1, 2].axison
+        assert [t.get_text() for t in axes[1, 2].get_legend().get_texts()] == ["true θ", "95% region"]
+        for ticks, name in ((axes[1, 0].get_xticklabels(), "θ₁"), (axes[1, 0].get_yticklabels(), "θ₂")):
+            assert [t.get_text() for t in ticks] == [f"−{end}", name, end]
+        assert not any(len(ax.get_xticks()) for ax in axes.flat if ax is not axes[1, 0] and ax.axison)
+    budgets = tuple(1024 * 2**i for i in range(8))
+    wide = dict(figures(synthetic_results(methods=("npe", "bnre"), budgets=budgets, runs=1, pairs=200)))["gallery_slcp"]
+    assert wide.get_suptitle() == "Simulations" and wide.axes[0].get_title() == "1,024"
+    one = dict(figures(synthetic_results(tasks=("lotka_volterra",), methods=("npe",), runs=1, pairs=200)))
+    assert len(one["gallery_lotka_volterra"].axes) == 3
+
+
+def test_a_flat_density_has_no_line_around_it() -> None:
+    bumps = np.sin(np.linspace(0, 9, 20))
+    for height, lines in ((0.05, 0), (0.5, 1)):
+        ax = panels.gallery_panel(Figure().subplots(), 1 + height * np.outer(bumps, bumps), (-1, -1), (1, 1), (0, 0))
+        assert len(ax.collections) == lines
 
 
 def test_gallery_density_is_upright() -> None:

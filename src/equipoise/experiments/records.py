@@ -149,7 +149,7 @@ def _history(
     arrays["train_seconds"][i] = sum(h.attrs["stack_seconds"] / h.attrs["stack_members"] for h in histories)
     arrays["epochs"][i] = np.mean([h["epochs"].values[0] for h in histories])
     arrays["steps"][i] = steps * sum(h["epochs"].values[0] for h in histories)
-    arrays["best_epoch"][i] = np.mean([h["best_epoch"].values[0] for h in histories])
+    arrays["best_epoch"][i] = np.rint(np.median([h["best_epoch"].values[0] for h in histories]))  # an epoch, not 1.33
     arrays["best_validation_loss"][i] = np.mean([h["best_loss"].values[0] for h in histories])
     for name in HISTORY:
         padded = np.full((len(histories), int(kept[-1]) + 1), np.nan)

@@ -5,17 +5,30 @@ from __future__ import annotations
 __all__ = ["coverage", "local_coverage", "sbc", "tarp"]
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from .style import CYCLE, GREY, INK, LIGHT, VERDICTS, axes_or_new, legend, p_text
+from .style import (
+    CYCLE,
+    GREY,
+    INK,
+    LIGHT,
+    VERDICTS,
+    axes_or_new,
+    known,
+    legend,
+    legend_with_room,
+    one_each,
+    p_text,
+)
 
 
 def coverage(
     ds: xr.Dataset,
-    member: str | Sequence[str] | None = None,
+    member: str | int | Sequence[str | int] | None = None,
     *,
     ax: Axes | None = None,
     difference: bool = False,
@@ -32,10 +45,11 @@ def coverage(
         pointwise: draw the interval of each level as well.
         labels: names for the legend, one a member drawn.
     """
+    chosen = _chosen(ds, member)
+    one_each("labels", labels, len(chosen), f"of the members {', '.join(chosen)}")
     ax = axes_or_new(ax, (3.6, 3.4))
     level = ds["level"].values
     base = level if difference else 0.0
-    chosen = _chosen(ds, member)
     if chosen == ["mixture"] and member is None and ds.sizes["member"] > 2:
         for i, name in enumerate(m for m in ds["member"].values if m != "mixture"):
             curve = ds["coverage"].sel(member=name) - base
@@ -54,23 +68,29 @@ def coverage(
         )
         ax.plot(level, one["coverage"] - base, color=colour, lw=1.8, zorder=3, label=f"{text}: {verdict}")
     ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="coverage − level" if difference else "expected coverage")
-    if not difference:
-        ax.set(ylim=(0, 1), aspect="equal")
-        ax.text(0.97, 0.05, "overconfident", color=GREY, ha="right", fontsize="small", style="italic")
-    legend(ax, loc="upper left" if not difference else "best")
+    if difference:
+        legend_with_room(ax)
+        return ax
+    ax.set(ylim=(0, 1), aspect="equal")
+    ax.text(0.97, 0.05, "overconfident", color=GREY, ha="right", fontsize="small", style="italic")
+    # A curve that is far above the diagonal runs through the upper left corner.
+    crossed = bool((ds["coverage_high"].sel(member=chosen, level=slice(0, 0.6)) > 0.8).any())
+    legend(ax, **({"loc": "lower right", "bbox_to_anchor": (1, 0.09)} if crossed else {"loc": "upper left"}))
     return ax
 
 
-def _chosen(ds: xr.Dataset, member: str | Sequence[str] | None) -> list[str]:
+def _chosen(ds: xr.Dataset, member: str | int | Sequence[str | int] | None) -> list[str]:
     """The members to draw: those asked for, or the mixture, or all where there is none."""
+    everyone = [str(m) for m in ds["member"].values]
     if member is None:
-        everyone = [str(m) for m in ds["member"].values]
         return ["mixture"] if "mixture" in everyone else everyone
-    return [member] if isinstance(member, str) else list(member)
+    asked = [str(m) for m in ([member] if isinstance(member, str | int) else member)]
+    known("member", asked, everyone)
+    return asked
 
 
 def sbc(
-    ds: xr.Dataset, member: str | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
+    ds: xr.Dataset, member: str | int | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
 ) -> Axes:
     """SBC: the share of ranks up to each level, minus the level, a line a parameter, and the 95% band of uniform ranks.
 
@@ -80,19 +100,22 @@ def sbc(
         ax: where; None for a new figure.
         names: of the parameters.
     """
-    ax = axes_or_new(ax, (4.2, 2.8))
+    chosen = _chosen(ds, member)[0]
+    one_each("names", names, ds.sizes["parameter"], "parameter")
     names = names or [f"θ$_{{{int(j) + 1}}}$" for j in ds["parameter"].values]
+    ax = axes_or_new(ax, (4.6, 2.8 + 0.17 * (len(names) // 3)))
     _uniform_band(ax, ds)
     for j, name in enumerate(names):
-        one = ds.sel(member=_chosen(ds, member)[0]).isel(parameter=j)
+        one = ds.sel(member=chosen).isel(parameter=j)
         p = float(one["sbc_p_value"])
-        ax.plot(ds["level"], one["sbc"] - ds["level"], color=CYCLE[j % len(CYCLE)], label=f"{name}  {p_text(p)}")
+        look: dict[str, Any] = {"color": CYCLE[j % len(CYCLE)], "ls": "-" if j < len(CYCLE) else (0, (3, 1.5))}
+        ax.plot(ds["level"], one["sbc"] - ds["level"], label=f"{name}  {p_text(p)}", **look)
     ax.set(xlim=(0, 1), xlabel="SBC rank", ylabel="ECDF − rank")
-    legend(ax, ncols=1 if len(names) <= 3 else 2)
+    legend_with_room(ax)
     return ax
 
 
-def tarp(ds: xr.Dataset, member: str | Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
+def tarp(ds: xr.Dataset, member: str | int | Sequence[str | int] | None = None, *, ax: Axes | None = None) -> Axes:
     """TARP's expected coverage minus the level, with the 95% band of a correct posterior.
 
     Arguments:
@@ -100,27 +123,31 @@ def tarp(ds: xr.Dataset, member: str | Sequence[str] | None = None, *, ax: Axes 
         member: which member, or several; None for the mixture, or all where there is none.
         ax: where; None for a new figure.
     """
-    ax = axes_or_new(ax, (4.2, 2.8))
+    chosen = _chosen(ds, member)
+    ax = axes_or_new(ax, (4.6, 2.8))
     _uniform_band(ax, ds)
-    for i, name in enumerate(_chosen(ds, member)):
+    for i, name in enumerate(chosen):
         one = ds.sel(member=name)
         text = f"{name}  {p_text(float(one['tarp_p_value']))}"
         ax.plot(ds["level"], one["tarp"] - ds["level"], color=CYCLE[i % len(CYCLE)], label=text)
     ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="TARP coverage − level")
-    legend(ax)
+    legend_with_room(ax)
     return ax
 
 
-def local_coverage(local: xr.Dataset, member: str | None = None, *, ax: Axes | None = None) -> Axes:
+def local_coverage(
+    local: xr.Dataset, member: str | int | None = None, *, ax: Axes | None = None, name: str | None = None
+) -> Axes:
     """Coverage at a few levels against a scalar, with the 95% interval of each bin.
 
     Arguments:
         local: from `equipoise.diagnostics.local_coverage`.
         member: which member; None for the last, the mixture.
         ax: where; None for a new figure.
+        name: of the scalar, for the x-axis; None for what `local` calls it.
     """
+    one = local.sel(member=_chosen(local, member)[0]) if member is not None else local.isel(member=-1)
     ax = axes_or_new(ax, (4.4, 3.0))
-    one = local.sel(member=member) if member is not None else local.isel(member=-1)
     x = one["value"].values
     offset = 0.012 * (x[-1] - x[0] if len(x) > 1 else 1.0)
     for i, level in enumerate(one["level"].values):
@@ -134,12 +161,13 @@ def local_coverage(local: xr.Dataset, member: str | None = None, *, ax: Axes | N
             f"{level:g}", (1.01, level), xycoords=("axes fraction", "data"), color=colour, va="center", fontsize="small"
         )
     low = max(0.0, float(min(one["coverage_low"].min(), one["level"].min())) - 0.05)
-    ax.set(xlabel=local.attrs.get("value", "value"), ylabel="coverage", ylim=(low, 1.03))
+    ax.set(xlabel=name or local.attrs.get("value", "value"), ylabel="coverage", ylim=(low, 1.03))
     return ax
 
 
 def _uniform_band(ax: Axes, ds: xr.Dataset) -> None:
     level = ds["level"]
     low, high = ds["calibration_low"] - level, ds["calibration_high"] - level
-    ax.fill_between(level, low, high, color=LIGHT, alpha=0.8, lw=0, label="95% band", zorder=0)
+    text = None if "95% band" in ax.get_legend_handles_labels()[1] else "95% band"
+    ax.fill_between(level, low, high, color=LIGHT, alpha=0.8, lw=0, label=text, zorder=0)
     ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)

@@ -13,7 +13,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from .style import CYCLE, GREY, INK, MARKERS, VERDICTS, axes_or_new, budget_text, legend, quiet_spines
+from .style import CYCLE, GREY, INK, MARKERS, VERDICTS, axes_or_new, budget_text, known, legend, quiet_spines
 
 
 def coverage_grid(
@@ -37,6 +37,8 @@ def coverage_grid(
     labels = labels or {}
     tasks = list(tasks if tasks is not None else map(str, results["task"].values))
     methods = list(methods if methods is not None else map(str, results["method"].values))
+    known("task", tasks, [str(t) for t in results["task"].values])
+    known("method", methods, [str(m) for m in results["method"].values])
     figure, axes = plt.subplots(
         len(methods),
         len(tasks),

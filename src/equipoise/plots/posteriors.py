@@ -13,8 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
+from scipy.stats import chi2
 
-from .style import CYCLE, INK, Array, axes_or_new, darker, legend, star
+from .style import CYCLE, INK, Array, axes_or_new, darker, legend, one_each, star
+
+#: A flat density is this many times paler than the darkest shade.
+FLAT = 5
 
 
 def posterior_1d(
@@ -30,6 +34,8 @@ def posterior_1d(
 ) -> Axes:
     """A posterior of one parameter, with its highest-density regions shaded.
 
+    Samples that cannot be told from uniform ones are shaded all over: regions of theirs would be regions of noise.
+
     Arguments:
         x: a grid with shape `(n,)`; or, without `density`, samples with shape `(n,)`.
         density: at the grid, any scale.
@@ -41,9 +47,13 @@ def posterior_1d(
         label: for the legend.
     """
     ax = axes_or_new(ax, (3.8, 2.6))
-    x, density = _smoothed(x) if density is None else (np.asarray(x, float), np.asarray(density, float))
+    if density is None:
+        x, density, flat = _smoothed(x)
+    else:
+        x, density = np.asarray(x, float), np.asarray(density, float)
+        flat = _level(density)
     density = density / np.trapezoid(density, x)
-    for threshold in _hpd_thresholds(density, levels):
+    for threshold in [0.0] * len(levels) if flat else _hpd_thresholds(density, levels):
         ax.fill_between(x, density, where=density >= threshold, color=colour, alpha=0.22, lw=0)
     ax.plot(x, density, color=colour, lw=1.6, label=label)
     if truth is not None:
@@ -66,6 +76,8 @@ def posterior_2d(
 ) -> Axes:
     """A posterior of two parameters: its density, the contours of its highest-density regions, and the true θ.
 
+    Samples that cannot be told from uniform ones have no contours, which would be contours of noise, and one shade.
+
     Arguments:
         x, y: the axes of a grid with shapes `(n,)` and `(m,)`; or, without `density`, samples with shape `(n,)` each.
         density: on the grid, with shape `(n, m)`, any scale.
@@ -75,12 +87,19 @@ def posterior_2d(
         ax: where; None for a new figure.
         colour: of density and contours.
     """
+    one_each("truth", truth, 2, "parameter")
+    one_each("names", names, 2, "parameter")
     ax = axes_or_new(ax, (3.4, 3.2))
     if density is None:
-        x, y, density = _smoothed_2d(np.asarray(x, float), np.asarray(y, float))
+        x, y, density, flat = _smoothed_2d(np.asarray(x, float), np.asarray(y, float))
+    else:
+        flat = _level(np.asarray(density, float))
     x, y, density = (np.asarray(v, float) for v in (x, y, density))
+    if flat:
+        density = np.full_like(density, density.mean())
     shades = LinearSegmentedColormap.from_list("density", [to_rgb("#ffffff"), to_rgb(colour), darker(colour)])
-    ax.pcolormesh(x, y, density.T, cmap=shades, shading="auto", rasterized=True)
+    darkest = max(density.max(), FLAT * density.mean())
+    ax.pcolormesh(x, y, density.T, cmap=shades, vmin=0, vmax=darkest, shading="auto", rasterized=True)
     # Two levels may share a threshold on a coarse grid; contours need increasing ones.
     thresholds = np.unique(_hpd_thresholds(density, levels))
     thresholds = thresholds[(thresholds > density.min()) & (thresholds < density.max())]
@@ -121,6 +140,8 @@ def corner(
     if samples.ndim != 2:
         raise ValueError(f"samples should have shape (n, D), got {samples.shape}")
     dim = samples.shape[1]
+    for what, given in (("truth", truth), ("names", names), ("limits", limits)):
+        one_each(what, given, dim, "parameter")
     names = names or [f"θ$_{{{j + 1}}}$" for j in range(dim)]
     limits = limits or [(samples[:, j].min(), samples[:, j].max()) for j in range(dim)]
     size = 1.5 * dim + 0.6
@@ -157,18 +178,41 @@ def _hpd_thresholds(density: Array, levels: Sequence[float]) -> Array:
     return ordered[np.minimum(np.searchsorted(mass, list(levels)), len(ordered) - 1)]
 
 
-def _smoothed(samples: ArrayLike, bins: int = 200) -> tuple[Array, Array]:
-    """A grid and a smoothed histogram of samples, with Silverman's bandwidth."""
+def _level(density: Array) -> bool:
+    """Whether a density on a grid varies by less than a hundredth: rounding, not shape."""
+    return bool(np.ptp(density) < 0.01 * density.max())
+
+
+def _smoothed(samples: ArrayLike, bins: int = 200) -> tuple[Array, Array, bool]:
+    """A grid, a smoothed histogram of samples with Silverman's bandwidth, and whether it is flat up to noise."""
     samples = np.asarray(samples, float)
     counts, edges = np.histogram(samples, bins=bins)
     spread = min(samples.std(), np.subtract(*np.quantile(samples, [0.75, 0.25])) / 1.34) or samples.std() or 1.0
-    width = 0.9 * spread * len(samples) ** -0.2 / (edges[1] - edges[0])
-    return (edges[:-1] + edges[1:]) / 2, gaussian_filter1d(counts.astype(float), max(width, 0.5), mode="reflect")
+    width = max(0.9 * spread * len(samples) ** -0.2 / (edges[1] - edges[0]), 0.5)
+    density = gaussian_filter1d(counts.astype(float), width, mode="reflect")
+    return (edges[:-1] + edges[1:]) / 2, density, _noise(density, [width])
 
 
-def _smoothed_2d(x: Array, y: Array, bins: int = 120) -> tuple[Array, Array, Array]:
-    """Axes and a smoothed histogram of pairs of samples; the bandwidth is half of Silverman's, not to close a moon."""
+def _smoothed_2d(x: Array, y: Array, bins: int = 120) -> tuple[Array, Array, Array, bool]:
+    """Axes, a smoothed histogram of pairs of samples, and whether it is flat up to noise.
+
+    The bandwidth is half of Silverman's, not to close a moon.
+    """
     counts, ex, ey = np.histogram2d(x, y, bins=bins)
     factor = 0.5 * len(x) ** (-1 / 6)
     width = [max(factor * v.std() / (e[1] - e[0]), 0.8) for v, e in ((x, ex), (y, ey))]
-    return (ex[:-1] + ex[1:]) / 2, (ey[:-1] + ey[1:]) / 2, gaussian_filter(counts, width, mode="constant")
+    density = gaussian_filter(counts, width, mode="reflect")
+    return (ex[:-1] + ex[1:]) / 2, (ey[:-1] + ey[1:]) / 2, density, _noise(density, width)
+
+
+def _noise(density: Array, width: Sequence[float]) -> bool:
+    """Whether a histogram that was smoothed with these widths, in bins, varies no more than one of uniform samples.
+
+    Counts of uniform samples are Poisson. Along an axis of n bins, smoothing with a Gaussian of width s divides their
+    variance by 2√π s, of which reflection at the ends takes back a factor 1 + √π s / n, and leaves neighbours
+    correlated as exp(-d² / 4s²), so that the variance over the bins has n / (√(2π) s) degrees of freedom.
+    """
+    axes = list(zip(density.shape, width, strict=True))
+    expected = density.mean() * np.prod([(1 / s + np.sqrt(np.pi) / n) / (2 * np.sqrt(np.pi)) for n, s in axes])
+    freedom = max(np.prod([n / (np.sqrt(2 * np.pi) * s) for n, s in axes]) - 1, 1)
+    return bool(density.var() < expected * chi2.ppf(0.999, freedom) / freedom)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 __all__: list[str] = []
 
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import SubFigure
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -41,6 +43,46 @@ def quiet_spines(ax: Axes) -> None:
 def legend(ax: Axes, **options: Any) -> None:
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize="small", handlelength=1.5, facecolor="white", edgecolor="none", framealpha=0.75, **options)
+
+
+def legend_with_room(ax: Axes) -> None:
+    """A legend in as few rows as fit, with the y-axis carried on behind it so that it covers nothing.
+
+    Limits that were set before are let go: the room is measured from all that is drawn.
+    """
+    figure = ax.figure
+    while isinstance(figure, SubFigure):
+        figure = figure.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)  # the axes have the size that they are going to have, or nearly
+    entries = len(ax.get_legend_handles_labels()[0])
+    width, height = ax.get_window_extent().size
+    for columns in range(min(entries, 4), 0, -1):
+        legend(ax, loc="upper left", ncols=columns, columnspacing=1, borderaxespad=0.2)
+        made = ax.get_legend()
+        assert made is not None
+        box = made.get_window_extent()
+        if box.width <= width:
+            break
+    ax.autoscale(axis="y")
+    low, high = ax.get_ylim()
+    # A layout that is made later, or a title, may leave the axes a tenth less high.
+    share = min(1.1 * box.height / height, 0.6)
+    ax.set_ylim(low, low + (high - low) / (1 - share))
+
+
+def one_each(what: str, given: Sized | None, wanted: int, of: str) -> None:
+    """Refuses names, labels and the like that are not one for each thing they belong to."""
+    if given is not None and len(given) != wanted:
+        raise ValueError(f"{what} should have {wanted} entries, one for each {of}, got {len(given)}")
+
+
+def known(what: str, asked: Sequence[str], there: Sequence[str]) -> None:
+    """Refuses names that the results do not have, and says which they have."""
+    strange = [name for name in asked if name not in there]
+    if strange:
+        raise ValueError(f"there is no {what} {strange[0]!r}; there is {', '.join(map(repr, there))}")
 
 
 def darker(colour: str) -> tuple[float, float, float]:

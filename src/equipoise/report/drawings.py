@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from . import figures, panels
 from .layout import any_number, axes_of, file_name
+from .references import crosses, sides
 from .results import settings_of
 from .style import CONTOUR, PRINT, method_looks
 from .svg import inline_svg
@@ -74,7 +75,8 @@ def _planes(ds: xr.Dataset, draw: Draw) -> list[Drawing]:
 
         def fill(ax: Any, task: str = task, known: bool = known, across: str = across) -> None:
             panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known)
-            panels.sides(ax)
+            sides(ax)
+            crosses(ax, ds, task)
             ax.set(xlabel=across.capitalize(), ylabel="Coverage AUC")
 
         alt = f"coverage AUC against {across}, a point for each method and budget. {NUMBERS_ABOVE}"

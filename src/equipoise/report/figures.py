@@ -31,8 +31,9 @@ from .layout import (
     row_of_panels,
     say_missing,
 )
+from .references import crosses, references, sides
 from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, open_results, settings_of
-from .style import GREY, INK, PRINT, VERDICTS, method_looks
+from .style import CONTOUR, GREY, INK, PAPER, PRINT, VERDICTS, method_looks
 
 #: What a row of panels says of the methods that are not its own.
 GREY_ONES = "grey: the other methods"
@@ -90,7 +91,7 @@ def coverage(ds: xr.Dataset) -> Figure:
 
 
 def nominal_log_prob(ds: xr.Dataset) -> Figure | None:
-    """Nominal log posterior against the budget, and the exact posterior's where known."""
+    """Nominal log posterior against the budget, and the exact posterior's and the prior's."""
     return _against_budget(ds, "nominal_log_prob", "Nominal log posterior")
 
 
@@ -106,8 +107,8 @@ def _against_budget(ds: xr.Dataset, name: str, label: str) -> Figure | None:
     figure, places = panels_of_tasks(ds, 1.9, ["Simulation budget"] * len(tasks), label)
     for ax, task, front in places:
         panels.against_budget(ax, ds, task, name, front)
-    for ax, task, _ in places:  # after the last line, since panels share their limits
-        _references(ax, ds, task, name)
+    for i, (ax, task, _) in enumerate(places):  # after the last line, since panels share their limits
+        references(ax, ds, task, name, named=i < len(tasks))
     method_legend(figure, methods, labels, GREY_ONES if places[0][2] else "")
     return figure
 
@@ -115,31 +116,7 @@ def _against_budget(ds: xr.Dataset, name: str, label: str) -> Figure | None:
 def budget_panel(ax: Any, ds: xr.Dataset, task: str, name: str) -> None:
     """`panels.against_budget` with what a reader compares with."""
     panels.against_budget(ax, ds, task, name)
-    _references(ax, ds, task, name)
-
-
-def _references(ax: Any, ds: xr.Dataset, task: str, name: str) -> None:
-    """The exact posterior's value, and 0 or a logarithmic axis for an error."""
-    if name == "nominal_log_prob" and any_number(ds, "expected_log_prob", task=task):
-        exact = float(ds["expected_log_prob"].sel(task=task))
-        ax.axhline(exact, color=INK, linewidth=0.8, linestyle=(0, (1, 1.5)))
-        ax.annotate(
-            "exact", (0.99, exact), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7, color=INK
-        )
-        low, high = ax.get_ylim()
-        ax.set_ylim(low, max(high, exact + 0.12 * (exact - low)))
-    if name == "balancing_error":
-        # Errors of balanced methods differ by factors, all of them near 0. A single run may come close to 0 by chance:
-        # what counts is where the medians are.
-        values = ds[name].sel(task=task).values
-        medians = np.nanmedian(values[np.isfinite(values).any(-1)], axis=-1)
-        if len(medians) and medians.min() > 0:
-            ax.set_yscale("log")
-            ax.set_ylim(bottom=medians.min() / 2)
-        else:
-            ax.set_ylim(bottom=0)
-    if not any_number(ds, name, task=task):
-        say_missing(ax)
+    references(ax, ds, task, name)
 
 
 def plane(ds: xr.Dataset) -> Figure | None:
@@ -153,8 +130,9 @@ def plane(ds: xr.Dataset) -> Figure | None:
     figure, places = panels_of_tasks(ds, 2.2, across, "Coverage AUC")
     for ax, task, front in places:
         panels.plane_panel(ax, [s for s in settings if s.task == task], looks, known[task], front)
-    for ax, _, front in places:  # after the last point, since panels share their limits
-        panels.sides(ax, named=front is None)
+    for i, (ax, task, front) in enumerate(places):  # after the last point, since panels share their limits
+        sides(ax, named=front is None)
+        crosses(ax, ds, task, named=i < len(tasks))
     notes = ["larger marks: larger budgets"] * (len(budgets) > 1)
     notes += [f"shaded: overconfident · {GREY_ONES}"] * (places[0][2] is not None)
     method_legend(figure, methods, labels, " · ".join(notes))
@@ -252,32 +230,54 @@ def gallery_tasks(ds: xr.Dataset) -> list[str]:
 
 
 def gallery(ds: xr.Dataset, task: str) -> Figure:
-    """The posterior of one observation, methods × budgets, and the exact one where it is known."""
+    """The posterior of one observation, methods × budgets, and once, at the right, the exact one where it is known."""
     labels, _, methods, budgets = axes_of(ds)
     here = ds.sel(task=task)
     density = here["gallery_density"]
     low, high, theta = (np.asarray(here[f"gallery_{n}"].values, float) for n in ("low", "high", "theta"))
     known = any_number(here, "gallery_exact")
-    exact = here["gallery_exact"].values if known else None
     columns = len(budgets) + known
-    side = min(1.15, (PAGE_WIDTH - 0.7) / columns, (PAGE_HEIGHT - 0.5) / len(methods))
-    figure = Figure(figsize=(max(2.2, columns * side + 0.7), len(methods) * side + 0.4))
+    side = min(1.15, (PAGE_WIDTH - 0.8) / columns, (PAGE_HEIGHT - 0.8) / len(methods))
+    roomy = side > 1  # for "simulations" beside every number
+    figure = Figure(figsize=(max(2.2, columns * side + 0.8), len(methods) * side + (0.5 if roomy else 0.7)))
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03, wspace=0.02, hspace=0.02)
     grid = figure.subplots(len(methods), columns, squeeze=False)
     for i, method in enumerate(methods):
-        for j in range(columns):
-            values: Any = exact if j == len(budgets) else density.sel({"method": method, "budget": budgets[j]}).values
-            ax = grid[i, j]
-            if np.isfinite(values).any():
-                panels.gallery_panel(ax, values, low, high, theta)
-            else:
-                panels.frame(ax)
-                say_missing(ax)
+        for j, budget in enumerate(budgets):
+            _posterior(grid[i, j], density.sel({"method": method, "budget": budget}).values, low, high, theta)
             if i == 0:
-                ax.set_title("exact" if j == len(budgets) else labels.budget(budgets[j]), fontsize=7.5)
-            if j == 0:
-                ax.set_ylabel(labels.method(method), fontsize=7.5)
+                grid[i, j].set_title(labels.budget(budget) + " simulations" * roomy, fontsize=7.5)
+        grid[i, 0].set_ylabel(labels.method(method), fontsize=7.5)
+    if known:
+        _posterior(grid[0, -1], here["gallery_exact"].values, low, high, theta)
+        grid[0, -1].set_title("exact", fontsize=7.5)
+        for ax in grid[1:, -1]:
+            ax.set_axis_off()
+        if len(methods) > 1:
+            _gallery_key(grid[1, -1], "95% region" if roomy else "95%\nregion")
+    panels.name_axes(grid[-1, 0], low, high)
+    figure.align_ylabels(grid[:, 0])
+    if not roomy:
+        figure.suptitle("Simulations", fontsize=7.5)
     return figure
+
+
+def _posterior(ax: Any, values: Any, low: Any, high: Any, theta: Any) -> None:
+    if np.isfinite(values).any():
+        panels.gallery_panel(ax, values, low, high, theta)
+    else:
+        panels.frame(ax, (low[0], high[0], low[1], high[1]))
+        say_missing(ax)
+
+
+def _gallery_key(ax: Any, line: str) -> None:
+    """What star and line are, in a place that is empty."""
+    star: Any = {"marker": "*", "markersize": 6, "color": INK, "markeredgecolor": PAPER, "markeredgewidth": 0.6}
+    handles = [
+        Line2D([], [], linestyle="none", label="true θ", **star),
+        Line2D([], [], color=CONTOUR, linewidth=0.6, label=line),
+    ]
+    ax.legend(handles=handles, loc="upper center", fontsize=7, handlelength=1, handletextpad=0.5, borderpad=0)
 
 
 #: Every figure but the verdicts and the galleries, by file name; None where the results do not hold enough for it.

@@ -9,9 +9,9 @@ __all__ = [
     "gallery_panel",
     "history_panel",
     "members_panel",
+    "name_axes",
     "plane_panel",
     "short_verdict",
-    "sides",
     "verdict_panel",
 ]
 
@@ -23,8 +23,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
+from .references import sides
 from .results import MISSING, PARTLY, Labels, Range, Setting, signed
 from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
 
@@ -32,6 +33,8 @@ from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, bud
 BEHIND: dict[str, Any] = {"color": "#c9cdd2", "linewidth": 0.6, "zorder": 1}
 #: A flat density is this many times paler than the darkest blue.
 FLAT = 5
+#: A density that varies by less than this share of its mean is as good as flat.
+SHAPELESS = 0.2
 #: Transparent to opaque: the paper, or the dark page, shows through where there is no mass.
 MASS = LinearSegmentedColormap.from_list("mass", [(*to_rgb(DENSITY), a) for a in np.linspace(0, 1, 64) ** 0.6], N=256)
 
@@ -144,29 +147,8 @@ def plane_panel(
         fill = look.colour if look.filled else PAPER
         style = {"marker": look.marker, "facecolor": fill, "edgecolor": look.colour, "linewidth": 1, "zorder": 3}
         ax.scatter(xs, ys, s=np.square(sizes), **style)  # type: ignore[arg-type]
-    if ax.lines:
-        low, high = ax.get_xlim()
-        if information:  # the prior at 0 and the exact posterior at 1, where they come into view
-            for value in (0, 1):
-                if low - 0.15 <= value <= high + 0.15:
-                    ax.plot(value, 0, marker="+", markersize=7, markeredgewidth=1.2, color=INK, zorder=4)
+    ax.locator_params(axis="x", nbins=5)
     return ax
-
-
-def sides(ax: Axes, named: bool = True) -> None:
-    """Zero in view, what is below it shaded, and both sides named at the right edge; nothing where nothing is drawn."""
-    if not ax.lines:
-        return
-    low, high = ax.get_ylim()
-    margin = 0.04 * max(high - low, 0.1)
-    low, high = min(low, -margin), max(high, margin)
-    ax.set_ylim(low, high)
-    ax.axhspan(low, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0)
-    ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
-    for name, at, room in (("conservative", high / 2, high), ("overconfident", low / 2, -low)):
-        if named and room > 0.35 * (high - low):
-            style: dict[str, Any] = {"fontsize": 7, "style": "italic", "color": GREY, "rotation": -90, "va": "center"}
-            ax.annotate(name, (1.015, at), xycoords=("axes fraction", "data"), **style)
 
 
 def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -> Axes:
@@ -193,7 +175,8 @@ def members_panel(ax: Axes, ds: xr.Dataset, task: str, looks: dict[str, Look]) -
 def gallery_panel(ax: Axes, density: Any, low: Any, high: Any, theta: Any) -> Axes:
     """A density with shape `(grid_0, grid_1)`, the line around its smallest 95% region, and a star for the truth.
 
-    The darkest blue is the highest density, but at least `FLAT` times the flat one: what is spread out is pale.
+    The darkest blue is the highest density, but at least `FLAT` times the flat one: what is spread out is pale. What
+    varies by less than `SHAPELESS` of its mean has no line, which would surround nothing.
     """
     extent = (low[0], high[0], low[1], high[1])
     finite = np.nan_to_num(np.asarray(density, float))
@@ -203,7 +186,7 @@ def gallery_panel(ax: Axes, density: Any, low: Any, high: Any, theta: Any) -> Ax
     ordered = np.sort(finite.ravel())[::-1]
     mass = np.cumsum(ordered) / ordered.sum()
     threshold = ordered[min(int(np.searchsorted(mass, 0.95)), ordered.size - 1)]
-    if ordered[-1] < threshold < ordered[0]:
+    if ordered[-1] < threshold < ordered[0] and ordered[0] - ordered[-1] > SHAPELESS * ordered.mean():
         centres = [np.linspace(a, b, 2 * n + 1)[1::2] for a, b, n in zip(low, high, finite.shape, strict=True)]
         ax.contour(*centres, finite.T, levels=[threshold], colors=[CONTOUR], linewidths=0.6)
     ax.plot(*theta, marker="*", markersize=6, color=INK, markeredgecolor=PAPER, markeredgewidth=0.6, clip_on=False)
@@ -215,6 +198,17 @@ def frame(ax: Axes, extent: Sequence[float] = (0, 1, 0, 1)) -> Axes:
     ax.set(xticks=(), yticks=(), xlim=extent[:2], ylim=extent[2:])
     ax.spines[:].set(visible=True, color=RULE)
     return ax
+
+
+def name_axes(ax: Axes, low: Any, high: Any) -> None:
+    """The names and the range of two parameters along a `frame`, within the panel's own width and height."""
+    for axis, name, ends in ((ax.xaxis, "θ₁", (low[0], high[0])), (ax.yaxis, "θ₂", (low[1], high[1]))):
+        texts = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in ends]
+        axis.set_ticks((ends[0], sum(ends) / 2, ends[1]), (texts[0], name, texts[1]))
+        axis.set_tick_params(length=0, pad=2, labelsize=7)
+    for i, inside in ((0, ("left", "bottom")), (2, ("right", "top"))):
+        ax.get_xticklabels()[i].set(ha=inside[0])
+        ax.get_yticklabels()[i].set(va=inside[1])
 
 
 def history_panel(ax: Axes, ds: xr.Dataset, task: str, method: str, points: int | None = None) -> Axes:
@@ -234,21 +228,20 @@ def history_panel(ax: Axes, ds: xr.Dataset, task: str, method: str, points: int 
     xs, ys, colours = zip(*best, strict=True)
     ax.scatter(xs, ys, s=12, c=colours, edgecolor=PAPER, linewidth=0.6, zorder=3)
     _robust_limits(ax)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return ax
 
 
 def _best(cell: xr.Dataset, epoch: Any) -> tuple[float, float]:
-    """The epoch with the best validation loss and that loss, medians over runs."""
+    """The epoch with the best validation loss, the median over runs as a whole number, and the loss there."""
     if "best_epoch" not in cell or "validation_loss" not in cell:
         return np.nan, np.nan
-    best = Range.of(cell["best_epoch"].values)
+    best = float(np.rint(Range.of(cell["best_epoch"].values).median))
     middle = _median(np.asarray(cell["validation_loss"].values, float))
     there = np.isfinite(middle)
-    return (
-        (best.median, float(np.interp(best.median, epoch[there], middle[there])))
-        if best.known and there.any()
-        else (np.nan, np.nan)
-    )
+    if not there.any():
+        return np.nan, np.nan
+    return best, float(np.interp(best, epoch[there], middle[there]))
 
 
 def _robust_limits(ax: Axes) -> None:
