@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
-from .objective import BALANCES, LOSSES, Objective, objective_kinds, objective_terms, rolls_needed
+from .objective import BALANCES, LOSSES, Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
 from .pairs import contrastive_sets, joint_and_marginal
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "nre_c",
     "objective_kinds",
     "objective_terms",
+    "pairs_needed",
     "rolls_needed",
 ]

@@ -6,7 +6,7 @@ log-ratios, so that members with different losses, balance terms and strengths t
 
 from __future__ import annotations
 
-__all__ = ["BALANCES", "LOSSES", "Objective", "objective_kinds", "objective_terms", "rolls_needed"]
+__all__ = ["BALANCES", "LOSSES", "Objective", "objective_kinds", "objective_terms", "pairs_needed", "rolls_needed"]
 
 import dataclasses
 import math
@@ -163,3 +163,24 @@ def _balance(h: Tensor, objective: Objective) -> Tensor:
         return balance_kl(*joint_and_marginal(h))
     sets = contrastive_sets(h, objective.contrastive)
     return balance_multiclass(*sets, gamma=objective.gamma, unbiased=objective.unbiased, bandwidth=bandwidth)
+
+
+def pairs_needed(objective: Objective) -> int:
+    """The fewest pairs that an objective can be computed of, found by trying.
+
+    An unbiased balance takes more pairs than there are rolls, but no more than twice as many: it leaves out terms that
+    share a θ, and these are less than the number of rolls apart.
+
+    Example:
+        >>> [pairs_needed(Objective("nre", "chi2", 100.0, unbiased=unbiased)) for unbiased in (False, True)]
+        [2, 4]
+    """
+    rolls, one = rolls_needed(objective), torch.zeros(1, dtype=torch.int64)
+    least = max(2, rolls)
+    for pairs in range(least, 2 * rolls):
+        try:
+            objective_terms(torch.zeros(1, rolls, pairs), [objective], one, torch.ones(1))
+        except ValueError:
+            continue
+        return pairs
+    return max(least, 2 * rolls)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.losses import rolls_needed
+from equipoise.losses import pairs_needed
 from equipoise.methods import Method, resolve
 from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, remember
@@ -231,7 +231,7 @@ def fit_many(
         )
     (n,), (x_shape,) = sizes, shapes
     objectives = [m.method.objective(**dict(m.objective)) for m in members]
-    rows = split_rows(n, validation_fraction, settings, max(map(rolls_needed, objectives)), split_seed)
+    rows = split_rows(n, validation_fraction, settings, max(map(pairs_needed, objectives)), split_seed)
 
     # A network of your own sees x as it is.
     body = as_embedding(embedding if network is None else Flat(x_shape), x_shape, progress)

@@ -196,18 +196,17 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def split_rows(n: int, fraction: float, settings: Settings, rolls: int, seed: int) -> tuple[Tensor, Tensor]:
+def split_rows(n: int, fraction: float, settings: Settings, least: int, seed: int) -> tuple[Tensor, Tensor]:
     """The rows that train and those that judge: floor((1 - fraction) n) and floor(fraction n) of them."""
     if not 0 < fraction < 1:
         raise ValueError(f"validation_fraction lies between 0 and 1, got {fraction}")
     # Rounded first: 0.1 * 1000 must give 100 although 0.1 is no binary fraction.
     validation, train = int(round(n * fraction, 9)), int(round(n * (1 - fraction), 9))
-    least = max(2, rolls)
     if validation < least or train < least:
         raise ValueError(
             f"{n} pairs with validation_fraction={fraction} leave {train} for training and {validation} for "
-            "validation; this method needs "
-            f"at least {least} of each"
+            f"validation; this method needs at least {least} of each (an unbiased balance more than a plain one). Use "
+            "more pairs, or another validation_fraction"
         )
     rows = torch.arange(n) if settings.split == "prefix" else torch.randperm(n, generator=generator(seed, "split"))
     return rows[:train].sort().values, rows[train : train + validation].sort().values
@@ -233,10 +232,13 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
 def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
     """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
 
+    Of x that is read from a file, at most 2²⁵ numbers.
+
     Without standardisation they are 0 and `x_scale`.
     """
     if standardize:
-        mean, std = body.statistics(torch.as_tensor(take(x, rows[: 1 << 16])))
+        most = 1 << 16 if isinstance(x, Tensor) else min(1 << 16, max(16, (1 << 25) // math.prod(x.shape[1:])))
+        mean, std = body.statistics(torch.as_tensor(take(x, rows[:most])))
     else:
         mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
     dtype = torch.get_default_dtype()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.losses import Objective, objective_kinds, objective_terms, rolls_needed
+from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
 from equipoise.networks import Network, matmul_precision
 from equipoise.progress import Progress
 
@@ -113,10 +113,11 @@ def train_stack(
     members = flat.shape[0]
     batch = min(settings.batch_size, train.n)
     rolls = max(map(rolls_needed, objectives))
-    if batch < rolls:
+    least = max(map(pairs_needed, objectives))
+    if batch < least:
         raise ValueError(
-            f"a batch of {batch} pairs is too small for {rolls} rolls of θ; use a larger batch_size or fewer "
-            "contrastive parameters"
+            f"a batch of {batch} pairs is too small for {rolls} rolls of θ, which need {least}; use a larger "
+            "batch_size or fewer contrastive parameters"
         )
     if compile is None:
         steps = settings.epochs * max(train.n // batch, 1) * members
@@ -172,7 +173,7 @@ def train_stack(
     def segment_of(ids: np.ndarray, state: State, control: Control) -> _Segment:
         rows = torch.from_numpy(ids)
         per_member = [t[rows].to(device) for t in (kind, strength, absolute, keys, which_code, which_x)]
-        return _Segment(prog, state, control, per_member, train, validation, settings, batch)
+        return _Segment(prog, state, control, per_member, train, validation, settings, batch, least)
 
     segment = segment_of(ids, state, control)
     bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
@@ -239,14 +240,16 @@ class _Segment:
         validation: Data,
         settings: Settings,
         batch: int,
+        least: int,
     ) -> None:
         self.program, self.state, self.control, self.settings = prog, state, control, settings
         self.kind, self.strength, self.absolute, self.keys, self.which_code, self.which_x = per_member
-        self.train, self.validation, self.batch = train, validation, batch
+        #: `least` pairs an objective takes: a smaller rest of an epoch, or of the validation set, is left out.
+        self.train, self.validation, self.batch, self.least = train, validation, batch, least
         device, dtype, members = train.device, state.flat.dtype, state.flat.shape[0]
         self.trainable = prog.network.layout.trainable.to(device, dtype).unsqueeze(0)
         self.full, self.rest = divmod(train.n, batch)
-        if not (settings.partial_batch and self.rest >= prog.rolls):
+        if not (settings.partial_batch and self.rest >= least):
             self.rest = 0
         self.order = torch.zeros(members, train.n, dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
@@ -265,7 +268,8 @@ class _Segment:
         self.which_read = self.which_x.cpu()
         self.reads: Iterator[Tensor] = iter(())
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
-        self._can_capture = device.type == "cuda" and not train.stream and not validation.stream
+        resident = not train.stream and not validation.stream
+        self._can_capture = device.type == "cuda" and resident and prog.network.capturable(device)
 
     # --- an epoch --------------------------------------------------------------------------------------------------
 
@@ -326,7 +330,7 @@ class _Segment:
         h = torch.cat(chunks, dim=2)[:, :, :n]
         if self.settings.validation == "whole":
             return objective_terms(h, self.program.kinds, self.kind, self.strength)
-        parts = [p for p in h.split(self.batch, dim=2) if p.shape[2] >= self.program.rolls]
+        parts = [p for p in h.split(self.batch, dim=2) if p.shape[2] >= self.least]
         terms = [objective_terms(p, self.program.kinds, self.kind, self.strength) for p in parts]
         return torch.stack([t[0] for t in terms]).mean(0), torch.stack([t[1] for t in terms]).mean(0)
 

@@ -7,7 +7,7 @@ to encode it.
 
 from __future__ import annotations
 
-__all__ = ["grouped", "pairs_needed", "train_members"]
+__all__ = ["grouped", "train_members"]
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.losses import Objective, objective_terms, rolls_needed
+from equipoise.losses import Objective, rolls_needed
 from equipoise.networks import Network, SplineFlow
 from equipoise.priors import OpaquePrior, Prior
 from equipoise.randomness import integer
@@ -71,7 +71,6 @@ def train_members(
         progress: as in `train_stack`.
         label: as in `train_stack`.
     """
-    _refuse_few(objectives, rows)
     which_code, which_x, (train, validation) = _data(members, nets, pairs, rows, device)
     shuffles = torch.tensor([integer(m.seed, "shuffle") for m in members])
     first = _first_weights(members, nets, constants).to(pairs[0][0].dtype)
@@ -92,39 +91,6 @@ def train_members(
         progress=progress,
         label=label,
     )
-
-
-def pairs_needed(objective: Objective) -> int:
-    """The fewest pairs that an objective can be computed of, found by trying.
-
-    An unbiased balance takes more pairs than there are rolls, but no more than twice as many: it leaves out terms that
-    share a θ, and these are less than the number of rolls apart.
-
-    Example:
-        >>> [pairs_needed(Objective("nre", "chi2", 100.0, unbiased=unbiased)) for unbiased in (False, True)]
-        [2, 4]
-    """
-    rolls, one = rolls_needed(objective), torch.zeros(1, dtype=torch.int64)
-    least = max(2, rolls)
-    for pairs in range(least, 2 * rolls):
-        try:
-            objective_terms(torch.zeros(1, rolls, pairs), [objective], one, torch.ones(1))
-        except ValueError:
-            continue
-        return pairs
-    return max(least, 2 * rolls)
-
-
-def _refuse_few(objectives: Sequence[Objective], rows: tuple[Tensor, Tensor]) -> None:
-    """An error where the pairs that train, or those that judge, do not suffice for the objectives."""
-    least, (train, validation) = max(map(pairs_needed, objectives)), map(len, rows)
-    if min(train, validation) < least:
-        unbiased = any(o.unbiased and o.balanced for o in objectives)
-        raise ValueError(
-            f"{train} pairs for training and {validation} for validation: this method"
-            f"{' with an unbiased balance' if unbiased else ''} needs at least {least} of each. Use more pairs, or "
-            "another validation_fraction."
-        )
 
 
 def _first_weights(

@@ -84,6 +84,7 @@ class Functions(NamedTuple):
 
     gradients: Callable[..., tuple[Tensor, Tensor, Tensor]]
     ratios: Callable[..., Tensor]
+    limit: Callable[..., Tensor]
     update: Callable[..., None]
 
 
@@ -110,6 +111,8 @@ class Program:
         """Take one step in place; `trainable` has shape `(1, P)`, `kind` and `strength` shape `(M,)`."""
         gradient, loss, balance = self._run("gradients", state.flat, *batch, kind, strength)
         state.steps += 1
+        if clip is not None:
+            gradient = self._run("limit", gradient, trainable, clip)
         self._run(
             "update",
             state.flat,
@@ -121,7 +124,6 @@ class Program:
             state.active,
             trainable,
             weight_decay,
-            clip,
         )
         state.loss_sum += loss
         state.balance_sum += balance
@@ -153,6 +155,15 @@ class Program:
             return result
 
 
+def _limit(gradient: Tensor, trainable: Tensor, clip: float) -> Tensor:
+    """Gradients whose norm, of each member's own, is at most `clip`.
+
+    Apart from `_update`, because PyTorch 2.13 cannot compile the two together for a CPU.
+    """
+    norm = (gradient * trainable).square().sum(1, keepdim=True).sqrt()
+    return gradient * (clip / (norm + 1e-6)).clamp(max=1.0)
+
+
 def _update(
     flat: Tensor,
     gradient: Tensor,
@@ -163,13 +174,9 @@ def _update(
     active: Tensor,
     trainable: Tensor,
     weight_decay: float,
-    clip: float | None,
 ) -> None:
     """Adam over the buffer, in place. A member that is not active gets the rate 0."""
     gradient.mul_(trainable)
-    if clip is not None:
-        norm = gradient.square().sum(1, keepdim=True).sqrt()
-        gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1.0)
     moment_1.lerp_(gradient, 1 - BETA_1)
     moment_2.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
     size = (moment_2.sqrt() / (1 - BETA_2**steps).sqrt()).add_(EPS)
@@ -206,10 +213,10 @@ def program(
         loss, balance = objective_terms(ratios(flat, rolled, x), kinds, kind, strength)
         return loss.sum(), loss, balance
 
-    plain, fast = Functions(_gradients(losses), ratios, _update), None
+    plain, fast = Functions(_gradients(losses), ratios, _limit, _update), None
     if compiled:
         number = next(_NUMBERS)
-        quick = [_over_members(torch.compile(_copy(f, number))) for f in (losses, ratios, _update)]
+        quick = [_over_members(torch.compile(_copy(f, number))) for f in (losses, ratios, _limit, _update)]
         fast = Functions(_gradients(quick[0]), *quick[1:])
     made = Program(network, kinds, rolls, plain, fast)
     if not own:
