@@ -227,3 +227,15 @@ def test_observations_that_do_not_vary_are_told(kind: torch.dtype, monkeypatch: 
     x[-1, 0] = 5
     p = quick(theta, x, epochs=1, method="nre")  # a warning would be an error
     assert math.isfinite(float(p.history.validation_loss[0, 0]))
+
+
+@pytest.mark.parametrize("method", ["bnre", "npe"])
+def test_what_asks_for_no_gradient_stays_as_it_is(method: str) -> None:
+    """A pre-trained part keeps its weights in every member; the rest is drawn anew and trained."""
+    theta, x = series()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 6), nn.SELU(), nn.Linear(6, 4))
+    module[1].requires_grad_(False)
+    p = quick(theta, x, epochs=2, method=method, members=2, embedding=module, weight_decay=0.1)
+    for m in range(2):
+        assert torch.equal(p.stack["module.1.weight"][m], module[1].weight)
+        assert not torch.equal(p.stack["module.3.weight"][m], module[3].weight)

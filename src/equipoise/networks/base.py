@@ -85,7 +85,7 @@ class Network(ABC):
         """Where each parameter lies in the flat buffer."""
         head = {name: tuple(w.shape) for name, w in self.init_head(0).items()}
         fixed = {"x_loc": torch.zeros(()), "x_scale": torch.zeros(())}
-        return Layout({**self.embedding.shapes(), **head}, {**fixed, **self.masks()})
+        return Layout({**self.embedding.shapes(), **head}, {**fixed, **self.embedding.frozen(), **self.masks()})
 
     def init(self, seeds: list[tuple[int, int]], loc: list[Tensor], scale: list[Tensor]) -> Stack:
         """A stack from, for each member, the seeds of head and embedding and the constants that standardise x."""

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from equipoise.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
-from .own import TRIAL, Stacked, fresh_weights, named, private, random_layers
+from .own import TRIAL, Stacked, fresh_weights, frozen, named, private, random_layers
 from .stacks import Stack
 
 
@@ -77,6 +77,10 @@ class Embedding(ABC):
     def capturable(self, device: torch.device) -> bool:
         """Whether a CUDA graph can record it: a module of a user's that looks at its values would make the GPU wait."""
         return True
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Masks of the weights that are not to be trained, by name."""
+        return {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of everything of one member: the weights and the two constants."""
@@ -208,7 +212,8 @@ class Module(Embedding):
 
     Arguments:
         module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation
-            if the module's layers have `reset_parameters`, and from a copy of the given weights otherwise.
+            if the module's layers have `reset_parameters`, and from a copy of the given weights otherwise. Parameters
+            with `requires_grad=False` stay as they are.
         x_shape: the shape of one observation.
     """
 
@@ -246,6 +251,9 @@ class Module(Embedding):
 
     def init(self, seed: int) -> dict[str, Tensor]:
         return fresh_weights(self.module, "module.", seed)
+
+    def frozen(self) -> dict[str, Tensor]:
+        return frozen(self.module, "module.")
 
     def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}

@@ -19,6 +19,7 @@ __all__ = [
     "Stacked",
     "differences",
     "fresh_weights",
+    "frozen",
     "named",
     "private",
     "random_layers",
@@ -94,14 +95,24 @@ def random_layers(module: nn.Module) -> list[str]:
 
 
 def fresh_weights(module: nn.Module, prefix: str, seed: int) -> dict[str, Tensor]:
-    """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere."""
+    """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere.
+
+    Parameters that ask for no gradient are kept as they are: somebody has trained them already.
+    """
+    kept = {name: w for name, w in module.named_parameters() if not w.requires_grad}
     module = copy.deepcopy(module)
     with isolated(seed):
         for layer in module.modules():
             reset: Any = getattr(layer, "reset_parameters", None)
             if callable(reset):
                 reset()
-    return {f"{prefix}{name}": w.detach().clone().cpu() for name, w in module.named_parameters()}
+    weights = dict(module.named_parameters()) | kept
+    return {f"{prefix}{name}": w.detach().clone().cpu() for name, w in weights.items()}
+
+
+def frozen(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """Masks that keep parameters from being trained which ask for no gradient (`requires_grad_(False)`)."""
+    return {f"{prefix}{name}": torch.zeros(()) for name, w in module.named_parameters() if not w.requires_grad}
 
 
 def differences(stored: str, given: str) -> list[str]:

@@ -19,7 +19,7 @@ from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Flat
-from .own import TRIAL, Stacked, fresh_weights, private, random_layers
+from .own import TRIAL, Stacked, fresh_weights, frozen, private, random_layers
 from .stacks import Stack
 
 
@@ -68,6 +68,9 @@ class UserNetwork(Network):
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
         return fresh_weights(self._call, "user.", seed)
+
+    def masks(self) -> dict[str, Tensor]:
+        return frozen(self._call, "user.")
 
     def capturable(self, device: torch.device) -> bool:
         return not self._stacked.one_by_one(device)
