@@ -84,3 +84,19 @@ class PriorPosterior:
     def sample_members(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         theta = self.prior.from_uniform(torch.rand(1, n, len(x), self.prior.dim, generator=generator))
         return theta, self.prior.log_prob(theta)
+
+
+class Likelihood:
+    """Classifiers that give the log-likelihood of x = θ + sd · N(0, I): exact under any prior, and not normalised."""
+
+    kind, can_leak, device, dtype = "classifier", False, torch.device("cpu"), torch.float32
+
+    def __init__(self, prior: Prior, sd: float, members: int = 1) -> None:
+        self.prior, self.sd, self.n_members, self.x_shape = prior, sd, members, (prior.dim,)
+
+    def log_ratios(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratio = -0.5 * ((theta - x) / self.sd).square().sum(-1)
+        return ratio.expand(self.n_members, *ratio.shape)
+
+    def sample_members(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        raise AssertionError("a classifier has no draws")

@@ -12,8 +12,10 @@ from diagnostics_fakes import TAU, GaussianPosterior, coverage, exact_log_prob, 
 from scipy import stats
 from torch import Tensor
 
-from equipoise.diagnostics import bands, diagnose, local_coverage, summary
+from equipoise.diagnostics import bands, checks, diagnose, local_coverage, summary
+from equipoise.diagnostics.adapters import Ours
 from equipoise.diagnostics.balance import signed_balance
+from equipoise.diagnostics.checks import warn_if_unlike_training
 from equipoise.diagnostics.information import information_kept
 from equipoise.priors import BoxUniform
 
@@ -340,6 +342,47 @@ def test_observations_unlike_those_of_training_are_warned_about():
     assert "same simulator" in ds.attrs["notes"]
     with pytest.warns(UserWarning, match="do not look like"):
         diagnose(posterior, theta, 100 * x, samples=20)
+
+
+def reference(posterior: GaussianPosterior, x: Tensor, axes: list[int]) -> GaussianPosterior:
+    """A posterior that remembers the mean and the spread of x over these axes."""
+    loc, scale = x.double().mean(axes, keepdim=True), x.double().std(axes, keepdim=True)
+    posterior.stack = {"x_loc": loc, "x_scale": scale}
+    posterior.x_shape = tuple(x.shape[1:])
+    return posterior
+
+
+def test_a_trend_in_the_training_data_is_not_a_difference_from_them():
+    """A channel's mean and spread are those of all its positions."""
+    g = torch.Generator().manual_seed(0)
+    ramp, border = torch.linspace(0, 10, 40)[:, None], torch.zeros(3, 6, 6)
+    border[:, 0] = 5.0
+    # Channels last with a trend, channels first with a border, and a channel that never varies.
+    for shape, axes in ((ramp, [0, 1]), (border, [0, 2, 3])):
+        x = shape + 0.5 * torch.randn(200, *shape.shape, generator=g)
+        surrogate = Ours(reference(GaussianPosterior([1.0], 2), x, axes))
+        assert warn_if_unlike_training(x, surrogate) == ""
+        with pytest.warns(UserWarning, match="100% of the features"):
+            warn_if_unlike_training(x + 20, surrogate)
+        with pytest.warns(UserWarning, match="100% of the features"):
+            warn_if_unlike_training(0.1 * (x - x.mean()) + x.mean(), surrogate)
+    constant = torch.full((200, 2), 0.1, dtype=torch.float64)
+    posterior = GaussianPosterior([1.0], 2)
+    posterior.stack = {"x_loc": torch.full((1, 2), 0.1), "x_scale": torch.ones(1, 2)}
+    assert warn_if_unlike_training(constant, Ours(posterior)) == "" and bool((constant == 0.1).all())
+
+
+def test_observations_are_compared_with_training_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    x = torch.randint(0, 255, (300, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    loc, scale = torch.rand(3, 1, 1), 50 * torch.rand(3, 1, 1) + 1
+    z = ((x.double() - loc.double()) / scale.double()).transpose(0, 1).flatten(1)
+    sizes, double = [], Tensor.double
+    monkeypatch.setattr(checks, "PIECE", 1000)
+    monkeypatch.setattr(Tensor, "double", lambda self: sizes.append(self.numel()) or double(self))
+    mean, spread = checks._moments(x, loc, scale)
+    assert max(sizes) <= 1000 and len(sizes) > 50
+    torch.testing.assert_close(mean, z.mean(1))
+    torch.testing.assert_close(spread, z.std(1, correction=0))
 
 
 class DivergedPosterior(GaussianPosterior):

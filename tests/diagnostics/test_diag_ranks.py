@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from diagnostics_fakes import GaussianPosterior, PriorPosterior, exact_log_prob, pairs
+from diagnostics_fakes import GaussianPosterior, Likelihood, PriorPosterior, exact_log_prob, pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,7 +17,7 @@ import equipoise as eq
 from equipoise.diagnostics import diagnose
 from equipoise.diagnostics.proposals import CellProposal, GaussianProposal
 from equipoise.diagnostics.ranks import effective_size, weighted_rank
-from equipoise.priors import BoxUniform, OpaquePrior
+from equipoise.priors import BoxUniform, GaussianPrior, OpaquePrior
 
 
 def test_rank_is_the_formula_with_ties():
@@ -94,6 +94,36 @@ def test_the_prior_as_surrogate_is_calibrated_balanced_and_knows_nothing(kind: s
     # A normaliser from 200 points, with an effective number of about 80, is biased by 1/160 of a nat at most.
     assert float(one.information_kept) == pytest.approx(0, abs=0.01)
     assert float(one.entropy) == pytest.approx(float(prior.entropy()), abs=0.01)
+
+
+@pytest.mark.parametrize("sd", [0.05, 0.3])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_sbc_and_tarp_on_cells_are_uniform_to_the_ends(dim: int, sd: float):
+    """The exact posterior of a box, interpolated: the points of a coordinate are not those of a lattice."""
+    prior = BoxUniform([0.0] * dim, [1.0] * dim)
+    g = torch.Generator().manual_seed(dim)
+    theta = torch.rand(1500, dim, generator=g)
+    x = theta + sd * torch.randn(1500, dim, generator=g)
+    ds = diagnose(Likelihood(prior, sd), theta, x)
+    assert "interpolated" in ds.attrs["ranks"]
+    one = ds.sel(member="0")
+    # Exactly uniform: one of these ten p-values falls below 1e-3 with probability 1%. Ranks among the centres of cells
+    # gave 1e-5 and less at two parameters, for they are 0 or 1 in half of the outermost columns.
+    assert (one.sbc_p_value > 1e-3).all() and float(one.tarp_p_value) > 1e-3
+    truth, low, high = (stats.norm.cdf((t - x.numpy()) / sd) for t in (theta.numpy(), 0.0, 1.0))
+    error = one.sbc_rank.values.T - (truth - low) / (high - low)
+    # Points anywhere in their cells are noisy by 0.005 with two parameters.
+    assert np.sqrt((error**2).mean()) < 0.008
+
+
+def test_a_correlated_prior_has_uniform_sbc_ranks_on_cells():
+    """Cells are not boxes in θ here."""
+    prior = GaussianPrior(torch.tensor([1.0, -1.0]), torch.tensor([[1.0, 0.9], [0.9, 1.0]]))
+    g = torch.Generator().manual_seed(0)
+    theta = prior.from_uniform(torch.rand(1500, 2, generator=g))
+    ds = diagnose(Likelihood(prior, 0.3), theta, theta + 0.3 * torch.randn(1500, 2, generator=g))
+    # Three p-values, of which one falls below 1e-3 with probability 0.3%.
+    assert (ds.sbc_p_value.sel(member="0") > 1e-3).all() and float(ds.tarp_p_value.sel(member="0")) > 1e-3
 
 
 # --- agreement on exact posteriors -----------------------------------------------------------------------------------

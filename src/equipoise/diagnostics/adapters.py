@@ -24,8 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.posteriors.tempered import tempered_sample
 from equipoise.priors import Prior, as_prior
 from equipoise.randomness import isolated
+
+#: Evaluations of a single classifier in one call, where particles are drawn.
+EACH_CALL = 1 << 13
+#: Tempered particles of each member and observation.
+PARTICLES = 1024
 
 
 class Surrogate(ABC):
@@ -78,6 +84,18 @@ class Surrogate(ABC):
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
         """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
         return None
+
+    def particles(self, x: Tensor, generator: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """log Z of classifiers with shape `(M, B)` and draws with shape `(M, N, B, D)`, by tempered particles.
+
+        None where the members cannot be evaluated at points of their own.
+        """
+        if self.prior is None or (self.n_members > 1 and not self.has_own_points):
+            return None
+        ratio = self.ratio_of(x, max(1, EACH_CALL // len(x)))
+        seed = int(torch.randint(2**31, (), device=generator.device, generator=generator))
+        found = tempered_sample(ratio, self.prior, self.n_members, len(x), PARTICLES, seed, like)
+        return found.log_normalizer, found.theta
 
 
 class Ours(Surrogate):
@@ -149,6 +167,10 @@ class Apart(Surrogate):
 
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         raise TypeError("a classifier has no draws")
+
+    def particles(self, x: Tensor, generator: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        drawn = self.whole.particles(x, generator, like)
+        return None if drawn is None else (drawn[0].reshape(1, -1), drawn[1].movedim(0, 1).flatten(1, 2).unsqueeze(0))
 
 
 class Lazy(Surrogate):

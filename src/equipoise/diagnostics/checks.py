@@ -14,6 +14,8 @@ from .adapters import Surrogate
 
 #: Fewer pairs than this support no statement about coverage.
 MIN_PAIRS = 50
+#: Numbers of the observations that are compared with those of training at once.
+PIECE = 1 << 20
 
 
 def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
@@ -61,10 +63,8 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
     """Compare the observations with those of training, by mean and spread; the warning's text, or nothing."""
     if surrogate.x_reference is None:
         return ""
-    loc, scale = (t.double() for t in surrogate.x_reference)
-    z = ((x.double().cpu() - loc) / scale).flatten(1)
+    shift, spread = _moments(x, *surrogate.x_reference)
     # A feature that never varied in training has scale 1 by convention and cannot be compared by its spread.
-    shift, spread = z.mean(0), z.std(0)
     varies = spread > 0
     # Heavy tails make single features jump; a mean off by a standard deviation, or a spread off by a factor 4, does
     # not come from them.
@@ -78,6 +78,31 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
     )
     warnings.warn(text, stacklevel=3)
     return text
+
+
+def _moments(x: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and spread of z = (x - loc) / scale over pairs and over the axes that the reference does not tell apart.
+
+    A reference by channel holds for a channel as a whole: at a single position of a series with a trend, or of an
+    image with a border, mean and spread are others. The observations are converted a piece at a time.
+    """
+    shape = x.shape[1:]
+    reference = torch.Size([1] * (len(shape) - loc.ndim) + list(loc.shape))
+    loc, scale = loc.double().reshape(reference), scale.double().reshape(reference)
+    axes = [0, *(1 + i for i, size in enumerate(reference) if size == 1)]
+    total, squares = (torch.zeros(reference, dtype=torch.float64) for _ in range(2))
+    least, most = torch.full_like(total, torch.inf), torch.full_like(total, -torch.inf)
+    for piece in x.split(max(1, PIECE // max(1, shape.numel()))):
+        z = (piece.cpu().double() - loc).div_(scale)
+        least = torch.minimum(least, z.amin(axes, keepdim=True)[0])
+        most = torch.maximum(most, z.amax(axes, keepdim=True)[0])
+        total += z.sum(axes, keepdim=True)[0]
+        squares += z.square_().sum(axes, keepdim=True)[0]
+    count = len(x) * shape.numel() / reference.numel()
+    mean = total / count
+    # What is constant has a spread of 0, whatever rounding makes of the squares.
+    spread = (squares / count - mean.square()).clamp_min(1e-300).sqrt()
+    return mean.flatten(), torch.where(most > least, spread, 0.0).flatten()
 
 
 def _tensor(value: Any, name: str) -> Tensor:

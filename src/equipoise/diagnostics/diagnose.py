@@ -24,6 +24,7 @@ from .bands import Array
 from .checks import checked_pairs, warn_if_unlike_training
 from .dataset import ExactLogProb, add_balance, add_information, assemble
 from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure, on_cells
+from .normalizers import FROM_DRAWS, FROM_FEW
 from .uniformity import tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
@@ -230,6 +231,21 @@ def _warn_about_numbers(
             "remain uniform under calibration but see little else; more samples would help"
         )
         warnings.warn(notes[-1], stacklevel=3)
+    sampled, few = ((found["source"][judged] == way).mean(-1).max(initial=0.0) for way in (FROM_DRAWS, FROM_FEW))
+    if sampled >= 0.05:
+        notes.append(
+            f"for up to {_per_cent(sampled)} of a member's pairs the points of the rank were too few for the "
+            "normaliser: log posterior and entropy are from draws made for them"
+        )
+    if few >= 0.05:
+        notes.append(
+            f"for up to {_per_cent(few)} of a member's pairs log posterior and entropy rest on few effective points, "
+            "and cannot be trusted if there are many of them; more samples would help"
+        )
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.01 else "1%"
 
 
 def _way(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:

@@ -7,8 +7,9 @@ A batch goes one of two ways to a set of points with weights, `Points`, and from
   random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of the cut
   densities over the one of the raw densities.
 - *Cells* (classifiers with up to two parameters, from `CELLS_FROM` samples on, no mixture): the posterior interpolated
-  on cells (`equipoise.posteriors.cells`), whose masses are the weights. Nothing is random here but ties; the rank is
-  that of the density itself, to a few thousandths. Posteriors too thin for cells go the next way.
+  on cells (`equipoise.posteriors.cells`), whose masses are the weights. The HPD rank is that of the density itself, to
+  a few thousandths, and only ties are random; for SBC and TARP a point is placed at random inside each cell.
+  Posteriors too thin for cells go the next way.
 - *Proposals* (other classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the
   same points. Where no mixture is asked for, every member has points of its own: members that disagree would
   otherwise spend most of theirs on each other's mass.
@@ -28,9 +29,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.posteriors import fits_cells, make_cells
+from equipoise.posteriors import Cells, fits_cells, make_cells
+from equipoise.priors import Prior
 
 from .adapters import Apart, Ours, Surrogate, seeded
+from .normalizers import FROM_POINTS, as_they_are, better
 from .proposals import CellProposal, GaussianProposal, Proposed
 from .ranks import effective_size, weighted_rank
 
@@ -75,6 +78,16 @@ class Measured(NamedTuple):
     entropy: Tensor
     leakage: Tensor
     effective: Tensor
+    #: Where normaliser and entropy come from (`normalizers`), with shape `(K, B)`.
+    source: Tensor
+
+
+class Spread(NamedTuple):
+    """Points for the statistics that look at θ alone, with their weights and that of θ*, shapes as in `Points`."""
+
+    theta: Tensor
+    log_weight: Tensor | None
+    truth_log_weight: Tensor | None
 
 
 class Points(NamedTuple):
@@ -90,6 +103,8 @@ class Points(NamedTuple):
     #: Log weights, `(K, S, B)` and `(K, B)`; None where all are 1.
     log_weight: Tensor | None = None
     truth_log_weight: Tensor | None = None
+    #: Other points for SBC and TARP; None where these serve.
+    spread: Spread | None = None
 
 
 class Ratios(NamedTuple):
@@ -146,7 +161,8 @@ def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limi
     near = near & truth.isfinite().unsqueeze(1)
     density = torch.where(near, truth.unsqueeze(1), density)
     beside = torch.full_like(truth, -math.inf)
-    points = Points(theta, density, truth, cells.log_normalizer, cells.log_mass, beside)
+    spread = _inside_cells(cells, prior, b.theta, generator)
+    points = Points(theta, density, truth, cells.log_normalizer, cells.log_mass, beside, spread)
     ratios, no_leak = Ratios(values[:, 0], values[:, 1]), torch.zeros_like(truth)
     found = _measured(points, b, False, generator, truth, ratios, no_leak)
     thin = cells.thin
@@ -164,6 +180,23 @@ def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limi
         return mine.index_copy(1, rows, torch.where(here, theirs.to(mine), mine[:, rows]))
 
     return Measured(*(merged(mine, theirs) for mine, theirs in zip(found, other, strict=True)))
+
+
+def _inside_cells(cells: Cells, prior: Prior, truth: Tensor, generator: torch.Generator) -> Spread:
+    """One point anywhere in each cell, and θ* as that of its own.
+
+    Centres lie in columns: a coordinate ranked among them would move by a whole column at a time. Where θ* follows the
+    density that is constant on cells, it is the point of cell c with probability m_c given the set, and its rank is
+    exactly uniform (`ranks`).
+    """
+    half, u = cells.width.unsqueeze(-1) / 2, cells.u
+    place = 2 * torch.rand(u.shape, device=u.device, dtype=u.dtype, generator=generator) - 1
+    theta = prior.from_uniform((u + place * half).clamp(0, 1))
+    around = ((u - prior.to_uniform(truth)).abs() <= half).all(-1) & (cells.log_mass > -math.inf)
+    home, found = around.to(torch.int8).argmax(1, keepdim=True), around.any(1)
+    own = torch.where(found, cells.log_mass.gather(1, home).squeeze(1), -math.inf)
+    others = torch.where(found.unsqueeze(1), -math.inf, cells.log_mass.gather(1, home))
+    return Spread(theta, cells.log_mass.scatter(1, home, others), own)
 
 
 def _apart(s: Ours, b: Batch, n: int, generator: torch.Generator, limit: int) -> Measured:
@@ -230,25 +263,32 @@ def _from_proposals(
     log_prior, log_prior_points = s.log_prior(b.theta), s.log_prior(theta)
     no_leak = values.new_zeros(members, pairs)
 
-    def points_of(values: Tensor) -> Points:
+    def points_of(values: Tensor, log_z: Tensor) -> Points:
         """The points of K densities from their log-ratios at θ*, at the θ before and at the points, `(K, 2 + S, B)`."""
         weight, own = values[:, 2:] - placed.log_g, values[:, 0] - placed.truth_log_g
-        log_z = weight.logsumexp(1) - math.log(weight.shape[1])
         if placed.home is not None:
             # θ* is one of the points and must not count twice.
             weight = weight.scatter(1, placed.home.expand(len(values), 1, pairs), -math.inf)
         density, truth = values[:, 2:] + log_prior_points, values[:, 0] + log_prior
         return Points(theta.unsqueeze(0), density, truth, log_z, weight, own)
 
-    points = points_of(values)
+    weights = values[:, 2:] - placed.log_g
+    sure = as_they_are(weights) if strict else better(s, b.x, weights, generator, limit)
     raw, ratios = values[:, 0] + log_prior, Ratios(values[:, 0], values[:, 1])
-    found = _measured(points, b, strict, generator, raw, ratios, no_leak)
+    found = _measured(points_of(values, sure.log_normalizer), b, strict, generator, raw, ratios, no_leak)
+    found = _with(found, sure.source[:members], sure.entropy[:members])
     if members == 1 or not mixture:
         return [found]
-    normalised = _mean(values - points.log_normalizer.unsqueeze(1))
-    mixed = points_of(normalised)._replace(log_normalizer=torch.zeros_like(normalised[:, 0]))
+    normalised = _mean(values - sure.log_normalizer.unsqueeze(1))
+    points = points_of(normalised, torch.zeros_like(normalised[:, 0]))
     raw, ratios = _mean(values)[:, 0] + log_prior, Ratios(normalised[:, 0], normalised[:, 1])
-    return [found, _measured(mixed, b, strict, generator, raw, ratios, no_leak[:1])]
+    mixed = _measured(points, b, strict, generator, raw, ratios, no_leak[:1])
+    return [found, _with(mixed, sure.source[members:], sure.entropy[members:])]
+
+
+def _with(found: Measured, source: Tensor, entropy: Tensor) -> Measured:
+    """Measures with another entropy, where it is known."""
+    return found._replace(source=source, entropy=torch.where(entropy.isnan(), found.entropy, entropy))
 
 
 def _placed(
@@ -265,7 +305,7 @@ def _placed(
         return _split(s.log_ratio, prior.from_uniform(u), b.x, height)
 
     family = CellProposal if prior.dim <= CELLS_UP_TO else GaussianProposal
-    proposal = family.learn(log_ratio, pairs, prior.dim, n, generator)
+    proposal = family.learn(log_ratio, pairs, prior.dim, n, generator, b.theta.dtype)
     placed = proposal.place(prior.to_uniform(b.theta), n, generator)
     return placed, prior.from_uniform(placed.u)
 
@@ -275,21 +315,22 @@ def _measured(
 ) -> Measured:
     """The measures of K densities from their points."""
     shape, flat = points.log_density.shape, points.truth.shape
-    own = torch.full_like(points.truth, -math.inf) if strict else points.truth_log_weight
+    among = points.spread or Spread(points.theta, points.log_weight, points.truth_log_weight)
+    beside = torch.full_like(points.truth, -math.inf)
 
-    def rank(statistic: Tensor, truth: Tensor) -> Tensor:
+    def rank(statistic: Tensor, truth: Tensor, log_weight: Tensor | None, own: Tensor | None) -> Tensor:
         draw = torch.rand(flat, device=points.truth.device, dtype=points.truth.dtype, generator=generator)
         uniform = torch.zeros_like(draw) if strict else draw
         return weighted_rank(
             statistic.expand(shape),
             truth.expand(flat),
             uniform=uniform,
-            log_weight=points.log_weight,
-            truth_log_weight=own,
+            log_weight=log_weight,
+            truth_log_weight=beside if strict else own,
         )
 
-    sbc = [rank(-points.theta[..., j], -b.theta[..., j]) for j in range(b.theta.shape[-1])]
-    distance = ((points.theta - b.reference) / b.scale).square().sum(-1)
+    sbc = [rank(-among.theta[..., j], -b.theta[..., j], *among[1:]) for j in range(b.theta.shape[-1])]
+    distance = ((among.theta - b.reference) / b.scale).square().sum(-1)
     truth_distance = ((b.theta - b.reference) / b.scale).square().sum(-1)
     if points.log_weight is None:
         effective = torch.full_like(points.truth, shape[1])
@@ -299,9 +340,9 @@ def _measured(
         share = points.log_weight.softmax(1)
         surprise = torch.where(share > 0, -share * points.log_density, 0.0).sum(1)
     return Measured(
-        rank=rank(points.log_density, points.truth),
+        rank=rank(points.log_density, points.truth, points.log_weight, points.truth_log_weight),
         sbc_rank=torch.stack(sbc, -1),
-        tarp_rank=rank(-distance, -truth_distance),
+        tarp_rank=rank(-distance, -truth_distance, *among[1:]),
         log_prob=points.truth - points.log_normalizer,
         log_prob_raw=raw,
         joint=ratios.joint,
@@ -309,6 +350,7 @@ def _measured(
         entropy=surprise + points.log_normalizer,
         leakage=leakage,
         effective=effective,
+        source=torch.full_like(points.truth, FROM_POINTS),
     )
 
 

@@ -92,26 +92,35 @@ class CellProposal:
 
     @classmethod
     def learn(
-        cls, log_ratio: LogRatio, n_pairs: int, dim: int, samples: int, generator: torch.Generator
+        cls,
+        log_ratio: LogRatio,
+        n_pairs: int,
+        dim: int,
+        samples: int,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
     ) -> CellProposal:
-        """The proposal after a coarse look and two rounds, S/4 evaluations each and less for large S = `samples`."""
+        """The proposal after a coarse look and two rounds, S/4 evaluations each and less for large S = `samples`.
+
+        `log_ratio` is evaluated at points of this `dtype`.
+        """
         device, budget = generator.device, max(min(samples // 4, 128 + samples // 8), 16)
         side = max(2, round(budget ** (1 / dim)))
-        axis = (torch.arange(side, device=device) + 0.5) / side
+        axis = (torch.arange(side, device=device, dtype=dtype) + 0.5) / side
         centres = torch.stack(torch.meshgrid(*[axis] * dim, indexing="ij"), -1).reshape(-1, 1, dim)
         weight = tempered(log_ratio(centres.expand(-1, n_pairs, dim))).mean(0)
         mass = _smooth(weight.T, side, dim)
         proposal = cls((1 - FLOOR) * mass / mass.sum(-1, keepdim=True) + FLOOR / side**dim, side, dim)
         for _ in range(2):
-            shift = torch.rand(1, n_pairs, dim, device=device, generator=generator)
-            u, log_g = proposal.push((_sobol(budget, dim, generator) + shift).frac())
+            shift = torch.rand(1, n_pairs, dim, device=device, dtype=dtype, generator=generator)
+            u, log_g = proposal.push((_sobol(budget, dim, generator, dtype) + shift).frac())
             weight = tempered(log_ratio(u) - log_g).mean(0)
             proposal = proposal._refined(u, weight * budget)
         return proposal
 
     def place(self, truth: Tensor, samples: int, generator: torch.Generator) -> Proposed:
         """`samples` points of which one, chosen at random, is the truth with coordinates `(B, D)`."""
-        points = _sobol(samples, self.dim, generator)
+        points = _sobol(samples, self.dim, generator, truth.dtype)
         home = torch.randint(samples, truth.shape[:1], device=truth.device, generator=generator)
         position, truth_log_g = self.pull(truth)
         u, log_g = self.push((points - points[:, 0][home] + position).remainder(1))
@@ -174,16 +183,28 @@ class GaussianProposal:
 
     @classmethod
     def learn(
-        cls, log_ratio: LogRatio, n_pairs: int, dim: int, samples: int, generator: torch.Generator
+        cls,
+        log_ratio: LogRatio,
+        n_pairs: int,
+        dim: int,
+        samples: int,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+        rounds: int = 5,
+        target: float | None = None,
     ) -> GaussianProposal:
-        """The proposal after five rounds, the last with twice the points; 1.5 `samples` evaluations."""
+        """The proposal after some rounds, the last with twice the points; 1.5 `samples` evaluations for five of them.
+
+        `log_ratio` is evaluated at points of this `dtype`. A larger `target`, the effective number of points in a
+        round, takes more rounds and loses fewer peaks.
+        """
         device, budget = generator.device, max(samples // 4, 8 * dim)
-        eye = torch.eye(dim, device=device).expand(n_pairs, dim, dim)
-        proposal = cls(torch.zeros(n_pairs, dim, device=device), eye, prior_share=1.0)
-        for share in (1, 1, 1, 1, 2):
+        eye = torch.eye(dim, device=device, dtype=dtype).expand(n_pairs, dim, dim)
+        proposal = cls(torch.zeros(n_pairs, dim, device=device, dtype=dtype), eye, prior_share=1.0)
+        for share in (*[1] * (rounds - 1), 2):
             z = proposal.draw(share * budget, generator)
             log_weight = log_ratio(torch.special.ndtr(z)) - proposal.log_density(z)
-            weight = tempered(log_weight, 4.0 * dim).mean(0).unsqueeze(-1)
+            weight = tempered(log_weight, target or 4.0 * dim).mean(0).unsqueeze(-1)
             mean = (weight * z).sum(0)
             centred = z - mean
             covariance = torch.einsum("sbi,sbj->bij", weight * centred, centred)
@@ -200,7 +221,7 @@ class GaussianProposal:
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """z with shape `(n, B, D)`."""
         shape = (n, *self.mean.shape)
-        noise = torch.randn(shape, device=self.mean.device, generator=generator)
+        noise = torch.randn(shape, device=self.mean.device, dtype=self.mean.dtype, generator=generator)
         broad = torch.rand(shape[:2], device=self.mean.device, generator=generator) < self.prior_share
         return torch.where(broad.unsqueeze(-1), noise, self.mean + torch.einsum("bij,sbj->sbi", self.scale, noise))
 
@@ -217,10 +238,10 @@ class GaussianProposal:
         return torch.logaddexp(gaussian + math.log1p(-self.prior_share), floor)
 
 
-def _sobol(n: int, dim: int, generator: torch.Generator) -> Tensor:
+def _sobol(n: int, dim: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """A scrambled Sobol set with shape `(n, 1, D)` on the generator's device."""
     seed = int(torch.randint(2**31, (), device=generator.device, generator=generator))
-    return SobolEngine(dim, scramble=True, seed=seed).draw(n).unsqueeze(1).to(generator.device)
+    return SobolEngine(dim, scramble=True, seed=seed).draw(n, dtype=dtype).unsqueeze(1).to(generator.device)
 
 
 def _flat(corner: Tensor, side: int) -> Tensor:
