@@ -450,7 +450,7 @@ def test_few_pairs_have_small_batches_unless_said_otherwise() -> None:
     theta = 2 * torch.rand(200, 2, generator=torch.Generator().manual_seed(0)) - 1
     prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
     quick = QUICK_UNITS | {"epochs": 1, "method": "nre"}
-    for given, used in ((None, 16), (150, 150)):
+    for given, used in ((None, 32), (150, 150)):
         p = eq.fit(theta, theta + 0.1, prior=prior, **(quick | {"batch_size": given}))
         assert p.record["settings"]["batch_size"] == used
 

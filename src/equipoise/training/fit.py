@@ -81,7 +81,7 @@ def fit(
         start: "random", "prior" or "prior_base", for flows; None follows the method.
         members: how many networks to train; the posterior is their mixture.
         epochs: at most this many.
-        batch_size: pairs in a batch; None for 256, or for fewer where an epoch would have fewer than 8 steps.
+        batch_size: pairs in a batch; None for 256, or for fewer where an epoch would have fewer than 4 steps.
         validation_fraction: the share of the pairs that judges and never trains.
         standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave
             this on.
