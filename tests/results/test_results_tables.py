@@ -342,7 +342,7 @@ def test_places_that_were_not_computed_have_no_table_and_no_panel(tmp_path):
     assert parts.places_of(results) == [("slcp", 1024), ("slcp", 8192), ("two_moons", 1024)]
     text = parts.ablation(tmp_path)
     assert text.count("simulations**") == 3 and "*Not computed yet: Two Moons 8,192 (classifiers).*" in text
-    assert len(figures.ablation(tmp_path).axes) == 2 * 3
+    assert len(figures.ablation(tmp_path).axes) == 6 * 3  # three families, best and last weights
 
 
 def test_a_mixture_stands_beside_its_networks(tmp_path):
