@@ -416,6 +416,9 @@ def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
     assert p.log_prob(theta[:3], x[:3]).shape == (3,) and "read as" not in capsys.readouterr().err
 
 
+QUICK = {"members": 1, "hidden": (16, 16), "progress": False, "compile": False, "batch_size": 32}
+
+
 def test_units_do_not_matter() -> None:
     """Strains of 1e-21 and masses of 1e30: what is learnt is the same, whatever x and θ are measured in."""
     g = torch.Generator().manual_seed(0)
@@ -425,13 +428,10 @@ def test_units_do_not_matter() -> None:
     for size in (1.0, 1e-21, 1e30):
         prior = eq.BoxUniform(-size * torch.ones(2), size * torch.ones(2))
         theta = (size * unit).float().clamp(-size, size)
-        p = eq.fit(theta, (size * x).float(), prior=prior, method="nre", epochs=30, **QUICK_UNITS)
+        p = eq.fit(theta, (size * x).float(), prior=prior, method="nre", epochs=30, **QUICK)
         losses.append(float(p.history.best_loss[0]))
     assert losses[0] < 0.6  # log 2 is what knows nothing
     np.testing.assert_allclose(losses, losses[0], rtol=1e-3)
-
-
-QUICK_UNITS = {"members": 1, "hidden": (16, 16), "progress": False, "compile": False, "batch_size": 32}
 
 
 def test_what_single_precision_cannot_resolve_is_told() -> None:
@@ -441,15 +441,15 @@ def test_what_single_precision_cannot_resolve_is_told() -> None:
     prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
     for x in (julian, julian.float(), (1e9 * julian).long()):
         with pytest.warns(UserWarning, match="single precision rounds element . of x by up to .* Subtract an offset"):
-            eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+            eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK)
     for x in (julian - 2459000.3, 2459000 + (10 * theta).round(), (2459000 + 10 * theta).long()):
-        eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK_UNITS)
+        eq.fit(theta, x, prior=prior, method="nre", epochs=1, **QUICK)
 
 
 def test_few_pairs_have_small_batches_unless_said_otherwise() -> None:
     theta = 2 * torch.rand(200, 2, generator=torch.Generator().manual_seed(0)) - 1
     prior = eq.BoxUniform(-torch.ones(2), torch.ones(2))
-    quick = QUICK_UNITS | {"epochs": 1, "method": "nre"}
+    quick = QUICK | {"epochs": 1, "method": "nre"}
     for given, used in ((None, 32), (150, 150)):
         p = eq.fit(theta, theta + 0.1, prior=prior, **(quick | {"batch_size": given}))
         assert p.record["settings"]["batch_size"] == used

@@ -62,14 +62,6 @@ class Branching(nn.Module):
 # --- modules that vmap cannot stack -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def double() -> object:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield None
-    torch.set_default_dtype(before)
-
-
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("given", ["embedding", "network"])
 def test_a_member_with_a_recurrent_module_is_the_same_alone_and_in_a_stack(given: str) -> None:

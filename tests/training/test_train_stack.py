@@ -35,14 +35,6 @@ PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 SMALL = dataclasses.replace(PAPER, batch_size=32, epochs=10, patience=0, threshold=0.9)
 
 
-@pytest.fixture
-def double() -> object:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield None
-    torch.set_default_dtype(before)
-
-
 def pairs(n: int = 160, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     theta = 2 * torch.rand(n, 2, generator=g) - 1

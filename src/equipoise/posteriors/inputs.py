@@ -60,8 +60,8 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
     theta = torch.as_tensor(theta).to(like.device, like.dtype)
     if theta.ndim == 0 or theta.shape[-1] != dim:
         raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {dim} parameter(s)")
-    leading = () if x is None else torch.as_tensor(x).shape[: torch.as_tensor(x).ndim - len(x_shape)]
-    x = observations(network, stack, x)
+    given, x = x, observations(network, stack, x)
+    leading = torch.as_tensor(given).shape[: torch.as_tensor(given).ndim - len(x_shape)]
     try:
         shape = torch.broadcast_shapes(theta.shape[:-1], leading)
     except RuntimeError:
