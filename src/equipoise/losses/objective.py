@@ -90,6 +90,26 @@ def rolls_needed(objective: Objective) -> int:
     return rolls
 
 
+def pairs_needed(objective: Objective) -> int:
+    """The fewest pairs that an objective can be computed of.
+
+    An unbiased balance leaves out terms that share a θ, and needs one pair of terms that do not.
+
+    Example:
+        >>> [pairs_needed(Objective("nre", "chi2", 100.0, unbiased=unbiased)) for unbiased in (False, True)]
+        [2, 4]
+    """
+    least = max(2, rolls_needed(objective))
+    unbiased = objective.balanced and objective.unbiased and objective.balance != "kl"
+    return max(least, 2 + 2 * _bandwidth(objective)) if unbiased else least
+
+
+def _bandwidth(objective: Objective) -> int:
+    """How far apart two terms of the balance may be and still share a θ."""
+    bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
+    return max(bandwidth, objective.normalizer) if objective.normalized else bandwidth
+
+
 def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], list[int]]:
     """The distinct objectives when strengths are set aside, and which of them each member has.
 
@@ -152,35 +172,13 @@ def _balance(h: Tensor, objective: Objective) -> Tensor:
     rolls = h.shape[-2]
     if not objective.balanced:
         return balance_chi2(*joint_and_marginal(h)) if rolls > 1 else h.new_full(h.shape[:-2], float("nan"))
-    bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
+    bandwidth = _bandwidth(objective)
     if objective.normalized:
         log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2, keepdim=True)
         h = h - (log_z - math.log(objective.normalizer))
-        bandwidth = max(bandwidth, objective.normalizer)
     if objective.balance == "chi2":
         return balance_chi2(*joint_and_marginal(h), unbiased=objective.unbiased, bandwidth=bandwidth)
     if objective.balance == "kl":
         return balance_kl(*joint_and_marginal(h))
     sets = contrastive_sets(h, objective.contrastive)
     return balance_multiclass(*sets, gamma=objective.gamma, unbiased=objective.unbiased, bandwidth=bandwidth)
-
-
-def pairs_needed(objective: Objective) -> int:
-    """The fewest pairs that an objective can be computed of, found by trying.
-
-    An unbiased balance takes more pairs than there are rolls, but no more than twice as many: it leaves out terms that
-    share a θ, and these are less than the number of rolls apart.
-
-    Example:
-        >>> [pairs_needed(Objective("nre", "chi2", 100.0, unbiased=unbiased)) for unbiased in (False, True)]
-        [2, 4]
-    """
-    rolls, one = rolls_needed(objective), torch.zeros(1, dtype=torch.int64)
-    least = max(2, rolls)
-    for pairs in range(least, 2 * rolls):
-        try:
-            objective_terms(torch.zeros(1, rolls, pairs), [objective], one, torch.ones(1))
-        except ValueError:
-            continue
-        return pairs
-    return max(least, 2 * rolls)
