@@ -16,7 +16,7 @@ from PIL import Image
 from report_results import EXACT, NATURE, PRIOR, synthetic_results
 
 from equipoise.report import open_results, panels, write_figures
-from equipoise.report.figures import figures
+from equipoise.report.figures import figures, gallery
 from equipoise.report.style import PRINT, budget_looks, method_looks
 
 KINDS = {
@@ -243,3 +243,25 @@ def test_methods_are_told_apart_without_colour() -> None:
 def test_report_needs_neither_torch_nor_dask() -> None:
     code = "import sys, equipoise.report; sys.exit(any(m in sys.modules for m in ('torch', 'dask', 'distributed')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_narrow_panel_names_fewer_budgets_and_keeps_every_tick() -> None:
+    budgets = tuple(2**k for k in range(10, 18))
+    ds = synthetic_results(tasks=("slcp",), methods=("nre",), budgets=budgets, runs=2, pairs=50)
+    named = {}
+    for width in (1.6, 6.0):
+        ax = Figure(figsize=(width, 2)).subplots()
+        panels.against_budget(ax, ds, "slcp", "balancing_error")
+        assert len(ax.get_xticks()) == len(budgets)
+        named[width] = [t for t in ax.xaxis.get_major_formatter().seq if t]
+    assert len(named[6.0]) == len(budgets)
+    assert 2 <= len(named[1.6]) <= 5
+    assert named[1.6][0] == named[6.0][0]
+
+
+def test_gallery_leaves_out_budgets_that_nothing_was_computed_for() -> None:
+    ds = synthetic_results(tasks=("slcp",), methods=("npe", "bnre"), runs=1, pairs=50)
+    budgets = [int(b) for b in ds["budget"].values]
+    ds["gallery_density"] = ds["gallery_density"].where(ds["budget"] != budgets[-1])
+    shown = [ax.get_title() for ax in gallery(ds, "slcp").axes if ax.get_title()]
+    assert shown == [f"{b:,} simulations" for b in budgets[:-1]] + ["exact"]

@@ -234,6 +234,7 @@ def gallery(ds: xr.Dataset, task: str) -> Figure:
     labels, _, methods, budgets = axes_of(ds)
     here = ds.sel(task=task)
     density = here["gallery_density"]
+    budgets = [b for b in budgets if any_number(here.sel(budget=b), "gallery_density")]
     low, high, theta = (np.asarray(here[f"gallery_{n}"].values, float) for n in ("low", "high", "theta"))
     known = any_number(here, "gallery_exact")
     columns = len(budgets) + known

@@ -17,9 +17,11 @@ __all__ = [
     "panels_of_tasks",
     "row_of_panels",
     "say_missing",
+    "width_of",
 ]
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -113,7 +115,7 @@ def panels_of_tasks(
             if i == 0:
                 ax.set_title(labels.task(task))
             if i == len(rows) - 1:
-                ax.set_xlabel(name)
+                ax.set_xlabel(textwrap.fill(name, max(8, int(12 * side))))
     figure.supylabel(y)
     return figure, panels
 
@@ -188,6 +190,11 @@ def method_legend(figure: Figure, methods: Sequence[str], labels: Labels, note: 
         title=note or None,
         title_fontsize=7,
     )
+
+
+def width_of(ax: Any) -> float:
+    """About how wide a panel is, in inches: what its labels have room for, before the layout has settled."""
+    return float(ax.bbox.width / ax.figure.dpi)
 
 
 def say_missing(ax: Any) -> None:

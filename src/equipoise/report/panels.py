@@ -15,6 +15,7 @@ __all__ = [
     "verdict_panel",
 ]
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
+from .layout import width_of
 from .references import sides
 from .results import MISSING, PARTLY, Labels, Range, Setting, signed
 from .style import CONTOUR, DENSITY, GREY, INK, PAPER, RULE, VERDICTS, Look, budget_looks, method_looks
@@ -107,6 +109,8 @@ def _budget_axis(ax: Axes, budgets: Sequence[int]) -> None:
     ordered = sorted(budgets)
     powers = len(ordered) > 3 and all(b & (b - 1) == 0 for b in ordered)
     names = [rf"$2^{{{b.bit_length() - 1}}}$" if powers else f"{b:,}" for b in ordered]
+    every = math.ceil(len(ordered) * (0.22 if powers else 0.1 * max(map(len, names))) / width_of(ax))
+    names = [name if i % every == 0 else "" for i, name in enumerate(names)]  # a tick each, a name where there is room
     ax.xaxis.set_major_locator(FixedLocator(ordered))
     ax.xaxis.set_major_formatter(FixedFormatter(names))
     ax.xaxis.set_minor_locator(NullLocator())
@@ -147,7 +151,7 @@ def plane_panel(
         fill = look.colour if look.filled else PAPER
         style = {"marker": look.marker, "facecolor": fill, "edgecolor": look.colour, "linewidth": 1, "zorder": 3}
         ax.scatter(xs, ys, s=np.square(sizes), **style)  # type: ignore[arg-type]
-    ax.locator_params(axis="x", nbins=5)
+    ax.locator_params(axis="x", nbins=min(5, max(2, int(width_of(ax) / 0.4))))
     return ax
 
 

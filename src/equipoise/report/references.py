@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from .layout import any_number, say_missing
+from .layout import any_number, say_missing, width_of
 from .style import GREY, INK, VERDICTS
 
 #: The smallest type.
@@ -53,7 +53,7 @@ def crosses(ax: Axes, ds: xr.Dataset, task: str, named: bool = True) -> None:
     if not named or not shown:
         return
     low, high = ax.get_xlim()
-    room = 0.1 * (high - low)  # half a word
+    room = max(0.1, 0.18 / width_of(ax)) * (high - low)  # half a word
     ax.set_xlim(min(low, min(shown.values()) - room), max(high, max(shown.values()) + room))
     place: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom" if below else "top"}
     for text, x in shown.items():
