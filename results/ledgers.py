@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["cost", "device_seconds", "state"]
+__all__ = ["cost", "cost_of_stacks", "device_seconds", "state"]
 
-from itertools import pairwise
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,8 @@ LOOP_US = {"nre": 3392, "bnre": 3392, "nre_c": 3708, "bnre_c": 3708, "npe": 1893
 #: as many pairs, at least what it takes without an embedding.
 EMBEDDED_US = {"spatial_sir": (7622, 28948), "lotka_volterra": (7982, 29155)}
 LOOP_EPOCHS, LOOP_BATCH = 500, 256
+#: The budgets of the paper, and the grids that go through them.
+BUDGETS, GRIDS = tuple(2**k for k in range(10, 18)), ("paper", "released")
 
 
 def cost(folder: Path) -> str:
@@ -51,6 +53,39 @@ def cost(folder: Path) -> str:
     return f"{table(head, rows)}\n\n*Computed on {', '.join(sorted(hardware))}.*"
 
 
+def cost_of_stacks(folder: Path) -> str:
+    """Seconds of every stack of the two large grids, what those that are missing would take, and the authors' loop.
+
+    A stack has all methods of a network and all runs. Twice the simulations are twice the steps of an epoch, so a
+    stack that is missing is taken to be twice the one before: too much where compiling or diagnosis, which do not
+    grow, are a large part of it.
+    """
+    everything = _opened(folder)
+    if not any(name in everything for name in GRIDS):
+        raise Missing("neither of the large grids is there")
+    seconds = dict(zip(everything, device_seconds(*(r.ds for r in everything.values())), strict=True))
+    rows = []
+    for name in (n for n in GRIDS if n in everything):
+        results, busy = everything[name], seconds[name]
+        ds, whole, loop = results.ds, 0.0, 0.0
+        for task, network in itertools.product(results.tasks, ("classifier", "flow")):
+            mine = (ds["ledger_task"].values == task) & (ds["ledger_network"].values == network) & np.isfinite(busy)
+            if not mine.any():
+                continue
+            cells, took = [], []
+            for budget in BUDGETS:
+                found = busy[mine & (ds["ledger_budget"].values == budget)]
+                took.append(float(found.sum()) if found.size else 2 * took[-1] if took else float("nan"))
+                cells.append(f"{took[-1]:,.0f}" if found.size else f"*{took[-1]:,.0f}*")
+            methods = {s.method for s in results.settings.values() if s.task == task}
+            methods = {m for m in methods if (m in CLASSIFIERS) == (network == "classifier")}
+            theirs = sum(_training(task, m, b) for m in methods for b in BUDGETS) * ds.sizes["run"]
+            rows.append([f"`{name}`, {TASKS[task]}, {network}s", *cells, *_compared(theirs, sum(took))])
+            whole, loop = whole + sum(took), loop + theirs
+        rows.append([f"**`{name}`, whole**", *[""] * len(BUDGETS), *(f"**{c}**" for c in _compared(loop, whole))])
+    return table(["", *(f"{b:,}" for b in BUDGETS), "sum, s", "authors' loop, h", "ratio"], rows)
+
+
 def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
     """Seconds of a GPU that each stack of each ledger used; NaN for one that was computed without.
 
@@ -65,7 +100,7 @@ def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
     for place in set(places):
         here = (places == place) & np.isfinite(used)
         edges = np.unique(np.concatenate([begin[here], (begin + took)[here]]))
-        for low, high in pairwise(edges):
+        for low, high in itertools.pairwise(edges):
             active = here & (begin <= low) & (begin + took >= high)
             used[active] += (high - low) / max(active.sum(), 1)
     return np.split(used, np.cumsum([ds.sizes["ledger"] for ds in ledgers])[:-1])
@@ -98,12 +133,16 @@ def _loop_seconds(results: Results, network: str) -> float:
     for s in results.settings.values():
         name, options = options_of(s.method)
         if (network == "classifier") == (name in CLASSIFIERS):
-            steps = LOOP_EPOCHS * -(-int(0.9 * s.budget) // LOOP_BATCH)
             own = tuple((k, v) for k, v in options.items() if k not in ("keep", "recipe"))
-            seconds = len(s.verdicts) * members * steps * _step(s.task, name) * 1e-6
+            seconds = len(s.verdicts) * members * _training(s.task, name, s.budget)
             key = s.task, s.budget, name, own
             trainings[key] = max(trainings.get(key, 0.0), seconds)
     return sum(trainings.values())
+
+
+def _training(task: str, method: str, budget: int) -> float:
+    """Seconds of one network in the authors' loop."""
+    return LOOP_EPOCHS * -(-int(0.9 * budget) // LOOP_BATCH) * _step(task, method) * 1e-6
 
 
 def _step(task: str, method: str) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 
 from claims import CLAIMS, PLAIN, decide, exceptions
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
-from ledgers import cost, state
+from ledgers import cost, cost_of_stacks, state
 from parts import ablation, artefact, mixture, start, started, strength
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, pictured, published
 from words import counted, ranged, signed, table
@@ -236,6 +236,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "strength": strength,
         "mixture": mixture,
         "cost": cost,
+        "cost-stacks": cost_of_stacks,
     }
     | {
         f"figure-{name}": partial(picture, name, needs, words)

@@ -34,6 +34,7 @@ def with_ledger(ds, seconds=10.0, device="cuda"):
     for name, value in (("train_seconds", seconds), ("diagnose_seconds", 1.0), ("seconds", seconds + 2)):
         ds[f"ledger_{name}"] = ("ledger", [value, 2 * value])
     ds["ledger_members"], ds["ledger_steps"] = ("ledger", [4, 4]), ("ledger", [1e6, 2e6])
+    ds["ledger_task"], ds["ledger_budget"] = ("ledger", ["slcp"] * 2), ("ledger", [1024, 2048])
     ds.attrs |= {"cells_done": 48, "cells_wanted": 48}
     return ds
 
@@ -374,6 +375,19 @@ def test_the_authors_loop_takes_its_steps_for_every_network(tmp_path):
     assert "×" not in ledgers.cost(tmp_path)
     assert set(ledgers.LOOP_US) == set(reading.LABELS)
     assert [ledgers._step("spatial_sir", m) for m in ("nre_c", "npe", "bnpe_init")] == [7622, 18933, 28948]
+
+
+def test_stacks_that_are_missing_cost_twice_the_one_before(tmp_path) -> None:
+    ds = synthetic_results(("slcp",), ["nre", "npe"], (1024,), 2, 1, 50, "paper")
+    with_ledger(ds, seconds=8.0).to_netcdf(tmp_path / "paper.nc", engine="h5netcdf")
+    classifiers, _, whole = ledgers.cost_of_stacks(tmp_path).splitlines()[2:]
+    cells = [c.strip() for c in classifiers.strip("|").split("|")]
+    assert cells[1:9] == ["10"] + [f"*{10 * 2**k:,}*" for k in range(1, 8)]
+    steps = sum(500 * -(-int(0.9 * b) // 256) for b in ledgers.BUDGETS)
+    assert cells[9:11] == [f"{10 * 255:,}", f"{2 * steps * 3392e-6 / 3600:.1f}"]
+    assert whole.startswith("| **`paper`, whole**")
+    with pytest.raises(reading.Missing):
+        ledgers.cost_of_stacks(tmp_path / "nothing")
 
 
 def test_the_authors_loop_trains_every_network_of_a_mixture_and_shared_ones_once(tmp_path):
