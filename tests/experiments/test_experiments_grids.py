@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from experiments_tiny import TINY, write_toml
 
+from equipoise.cli.launch import choose_grid
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import method_of, parse_entry
 from equipoise.experiments.grids import PACKAGED
 from equipoise.experiments.protocols import PROTOCOLS
-from equipoise.launch import choose_grid
 from equipoise.methods import METHODS
 from equipoise.tasks import TASKS
 from equipoise.training import PAPER, RELEASED

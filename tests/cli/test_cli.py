@@ -21,10 +21,11 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import cli
+from equipoise.cli.options import METHOD_NAMES, TASK_NAMES
+from equipoise.cli.shell import read_embedding
 from equipoise.experiments import load_grid, run_grid
 from equipoise.priors import BoxUniform, IndependentPrior
 from equipoise.priors.text import DISTRIBUTIONS, parse_prior
-from equipoise.shell import read_embedding
 
 GRID = """
 tasks = ["slcp"]
@@ -287,6 +288,7 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     assert "equipoise diagnose" in equipoise("fit", tmp_path / "train.npz", *options).output
     posterior = eq.load(model)
     assert posterior.n_members == 2 and posterior.record["method"]["name"] == "npe"
+    assert posterior.record["settings"]["batch_size"] == 32  # of 230 pairs a batch of 256 would make an epoch one step
     fresh = np.load(tmp_path / "fresh.npz")
     mine = eq.diagnose(posterior, torch.from_numpy(fresh["theta"]), torch.from_numpy(fresh["x"]), samples=50)
     arguments = ("diagnose", model, tmp_path / "fresh.npz", "--samples", 50, "--out", tmp_path / "d.nc")
@@ -343,9 +345,9 @@ def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
 
 def test_tasks_and_methods_are_listed():
     names = [t["name"] for t in json.loads(equipoise("tasks", "--json").stdout)]
-    assert names == list(eq.TASKS) == list(cli.TASK_NAMES)
+    assert names == list(eq.TASKS) == list(TASK_NAMES)
     names = [m["name"] for m in json.loads(equipoise("methods", "--json").stdout)]
-    assert names == list(eq.METHODS) == list(cli.METHOD_NAMES)
+    assert names == list(eq.METHODS) == list(METHOD_NAMES)
     assert "two_moons" in equipoise("tasks").output and "bnpe_init" in equipoise("methods").output
 
 
@@ -474,7 +476,7 @@ def test_force_begins_a_training_anew_that_was_left_by_another(few, tmp_path):
     [
         (["fit", "{few}", "--prior", "uniform(0,1)", "--out", "m"], "training.fit", "nothing was kept"),
         (["diagnose", "m", "{few}"], "posteriors.load", "nothing was kept"),
-        (["run", "--task", "slcp", "--out", "o"], "launch.compute", "what is finished is kept"),
+        (["run", "--task", "slcp", "--out", "o"], "cli.launch.compute", "what is finished is kept"),
     ],
     ids=lambda v: v[0] if isinstance(v, list) else None,
 )

@@ -32,7 +32,8 @@ from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
 from equipoise.experiments.entries import nearest, select
 from equipoise.experiments.grids import read_toml
 from equipoise.progress import duration
-from equipoise.terminal import Watch, plan_table, say, status_table, verdict_table
+
+from .terminal import Watch, plan_table, say, status_table, verdict_table
 
 #: Which machine the estimates of costs are for.
 MACHINES = {"cpu": "two cores", "cuda": "one H200"}

@@ -1,0 +1,215 @@
+"""Commands of experiments: `run`, `status`, `merge`, and `report` and `figures` of their results."""
+
+from __future__ import annotations
+
+__all__ = ["figures", "merge", "report", "run", "status"]
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import METHOD_NAMES, TASK_NAMES, AsJson, Device, Directory, Quiet, app, name_completion
+from .shell import GOES_ON, check_device, check_folder, errors
+
+
+@app.command(epilog="Examples:  equipoise run  |  equipoise run --task two_moons --method bnpe --budget 4096 --runs 3")
+def run(
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task", "-t", metavar="T", help="A task; may be repeated.", autocompletion=name_completion(TASK_NAMES)
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="M",
+            help="A method; may be repeated. Options in brackets: 'bnpe[balance=kl,strength=10]'.",
+            autocompletion=name_completion(METHOD_NAMES),
+        ),
+    ] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(help="Repetitions, each with its own simulations.")] = None,
+    members: Annotated[int | None, typer.Option(help="Networks a run; its posterior is their mixture.")] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="paper|released",
+            help="How to train and judge.",
+            autocompletion=name_completion(("paper", "released")),
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put everything.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
+    ] = None,
+    device: Device = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
+    stack: Annotated[int | None, typer.Option(help="Train at most this many members together.")] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
+    ] = None,
+    pace: Annotated[
+        float | None,
+        typer.Option(
+            help="What stacks take, as a share of the times of --dry-run; 0 begins them until the time is over. "
+            "What finished stacks took, unless given."
+        ),
+    ] = None,
+    checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", show_default=False, help="Compile steps; where it pays back, unless given."
+        ),
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Write figures and the report.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be computed and what it would cost.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a grid of task × method × budget × run; without arguments, a demonstration of a few minutes.
+
+    Computes what is missing in DIR, and nothing else: run the same command again after Ctrl-C, a crash or a failure.
+    What is not said follows the grid, which follows its protocol.
+    """
+    with errors(lambda: GOES_ON):
+        from equipoise.experiments import Folder, check_cluster
+
+        from .launch import choose_grid, compute, conclude, show_plan
+
+        changes: dict[str, Any] = {
+            "tasks": task or None,
+            "methods": method or None,
+            "budgets": budget or None,
+            "runs": runs,
+            "members": members,
+            "pairs": pairs,
+            "seed": seed,
+            "stack": stack,
+        }
+        chosen = choose_grid(grid, protocol, epochs, changes)
+        demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
+        folder = Folder(out or (Path("demo") if demo else Path("runs") / chosen.name))
+        check_folder(folder.path, write=not dry_run)
+        if device not in (None, "cpu", "cuda"):
+            raise ValueError(f"--device is cpu or cuda, got {device!r}")
+        if threads is not None and threads < 1:
+            raise ValueError(f"--threads is at least 1, got {threads}")
+        if pace is not None and pace < 0:
+            raise ValueError(f"--pace is at least 0, got {pace}")
+        check_cluster(cluster)
+        if dry_run:  # of a GPU that is elsewhere, too
+            show_plan(chosen, folder, device, as_json)
+            return
+        if cluster in (None, "local"):  # what other machines have is theirs to say
+            check_device(device)
+        state = compute(
+            chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, compile, quiet or as_json
+        )
+        conclude(chosen, folder, state, report, quiet, as_json)
+    raise typer.Exit(0 if state.complete else 1)
+
+
+@app.command(epilog="Examples:  equipoise status demo  |  equipoise status demo --csv > cells.csv")
+def status(
+    directory: Directory,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the finished cells as a tidy table.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which cells of an experiment are done, running, failed or missing."""
+    with errors():
+        from equipoise.experiments import Folder
+
+        from .launch import show_status
+
+        state = show_status(Folder(directory), as_csv, as_json)
+    raise typer.Exit(0 if state.complete else 1)
+
+
+@app.command(epilog="Example:  equipoise merge job-1 job-2 job-3 --out all  |  … --out results/paper.nc")
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Experiments of one grid.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR|FILE.nc", help="A directory, or only a results file.")
+    ],
+    quiet: Quiet = False,
+) -> None:
+    """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
+    with errors():
+        import tempfile
+
+        from equipoise.experiments import load_grid, state_of, write_results
+        from equipoise.experiments import merge as merge_folders
+
+        with tempfile.TemporaryDirectory() as temporary:
+            only_file = out.suffix == ".nc"
+            folder = merge_folders(directories, temporary if only_file else out)
+            file = write_results(folder, file=out if only_file else None)
+            state = state_of(load_grid(folder.read_grid()["grid"]), folder)
+        if not quiet:
+            print(f"{state.count('done')} of {len(state.cells)} cells are in {file}")
+
+
+@app.command(epilog="Example:  equipoise report demo")
+def report(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="DIR/report.html unless given.")
+    ] = None,
+) -> None:
+    """Write the report again from the results: one HTML file that needs no network."""
+    with errors():
+        _gather(directory)
+        from equipoise.report import write_report
+
+        target = out or _beside(directory) / "report.html"
+        write_report(directory, target)
+        print(target)
+
+
+@app.command(epilog="Example:  equipoise figures demo")
+def figures(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
+) -> None:
+    """Draw the figures again from the results, as PNG and PDF."""
+    with errors():
+        _gather(directory)
+        from equipoise.report import write_figures
+
+        target = out or _beside(directory) / "figures"
+        write_figures(directory, target)
+        print(target)
+
+
+def _gather(path: Path) -> None:
+    """Bring `results.nc` of an experiment's directory up to date with its stacks; a results file needs no torch."""
+    if path.is_dir() and (path / "grid.json").exists():
+        from equipoise.experiments import Folder, write_results
+
+        write_results(Folder(path))
+
+
+def _beside(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
