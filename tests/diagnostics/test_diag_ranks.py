@@ -202,6 +202,19 @@ def test_grid_weighted_and_sample_ranks_agree_on_one_posterior():
     assert np.sqrt(np.mean((by_grid - closed) ** 2)) < 0.02
 
 
+@pytest.mark.slow
+def test_interpolated_ranks_follow_the_closed_form_to_its_ends():
+    theta, x = pairs(4000, 2, seed=3)
+    closed = stats.chi2.cdf(((theta - x / 1.25) ** 2).sum(-1).numpy() / 0.2, 2)
+    box = BoxUniform([-6.0, -6.0], [6.0, 6.0])
+    rank = diagnose(GaussianPosterior([1.0], 2, "classifier", prior=box), theta, x, samples=512)["rank"][0].values
+    assert (rank > 0).all() and (rank < 1).all()
+    assert np.sqrt(np.mean((rank - closed) ** 2)) < 0.007
+    # Calibrated: four of 4,000 ranks below 0.001, and as many above 0.999; twelve come once in a thousand such tests.
+    assert (rank < 0.001).sum() < 12 and (rank > 0.999).sum() < 12
+    assert stats.ks_2samp(rank, closed).statistic < 0.008
+
+
 @pytest.mark.parametrize("name", ["slcp", "two_moons", "weinberg"])
 def test_exact_posteriors_of_tasks_are_neither_overconfident_nor_far_from_the_diagonal(name: str):
     task = eq.task(name)
