@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.losses import objective_kinds, rolls_needed
+from equipoise.losses import objective_kinds, pairs_needed, rolls_needed
 from equipoise.methods import resolve
 from equipoise.networks import Convolutional, Embedding, choose_embedding
 from equipoise.training import PAPER, Member
 from equipoise.training.data import Data
-from equipoise.training.loop import _Segment
 from equipoise.training.members import network_of
 from equipoise.training.plateau import Control
+from equipoise.training.segment import Segment
 from equipoise.training.step import State, compiler_available, program
 
 BATCH = 256
@@ -163,7 +163,8 @@ def our_step(
         zeros,
         zeros,
     ]
-    segment = _Segment(prog, state, Control.fresh(state), per_member, data, data, PAPER, BATCH)
+    least = pairs_needed(objectives[0])
+    segment = Segment(prog, state, Control.fresh(state), per_member, data, data, PAPER, BATCH, least)
     segment.run_epoch(0)
     taken = 0
 

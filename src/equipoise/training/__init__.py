@@ -1,7 +1,7 @@
 """Training: stacks of members, one step for all of them, `fit`.
 
     fit ──► inputs ──► members ──► stacking ──► loop ──► outcome
-            settings               data         step, shuffle, plateau
+            settings               data         segment: step, shuffle, plateau
                                                 checkpoint
 
 Below a stage stands what it uses.

@@ -16,8 +16,9 @@ import xarray as xr
 from equipoise.networks import Network
 from equipoise.posteriors import Posterior
 
-from .loop import NAMES, Trained
+from .loop import Trained
 from .members import Member
+from .segment import NAMES
 from .settings import Settings
 
 

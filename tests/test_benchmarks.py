@@ -1,0 +1,49 @@
+"""Benchmarks that nobody runs for a while still run: they reach into the package, and would break in silence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[1] / "benchmarks"
+
+
+def printed(name: str, *options: str) -> str:
+    """What a benchmark prints."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / f"{name}.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["NRE", "BNPE"])
+def test_training_times_the_authors_step_and_ours(case) -> None:
+    options = ("--device", "cpu", "--cases", case, "--stacks", "2", "--seconds", "0.01", "--eager")
+    (line,) = [text for text in printed("training", *options).splitlines() if text.startswith(case)]
+    theirs, ours, ratio, _ = map(float, line.removeprefix(case).split())
+    assert theirs > 0 and ratio == pytest.approx(theirs / ours, abs=0.06)
+
+
+@pytest.mark.slow
+def test_jumps_are_counted_for_every_limit() -> None:
+    text = printed("jumps", "--device", "cpu", "--members", "2", "--epochs", "2", "--budget", "512")
+    counts = re.findall(r"^float32 +(none|20|5|1) +(\d)/2", text, flags=re.MULTILINE)
+    assert [limit for limit, _ in counts] == ["none", "20", "5", "1"]
+    assert all(int(n) <= 2 for _, n in counts)
+
+
+@pytest.mark.slow
+def test_diagnostics_stand_beside_their_peers() -> None:
+    text = printed("diagnostics", "--pairs", "50", "--peer-pairs", "2", "--samples", "16")
+    assert "lampe" in text and "sbi" in text
