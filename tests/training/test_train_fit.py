@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -171,6 +172,7 @@ def test_what_a_member_keeps_and_minimises_is_checked_and_compared_by_meaning() 
     assert same[0] == same[1] and hash(same[0]) == hash(same[1])
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt next to nothing")  # which is so, and not what this is about
 def test_a_tracker_hears_what_the_history_keeps() -> None:
     theta, x = toy(200)
     heard: list[tuple[int, dict[str, np.ndarray]]] = []
@@ -326,6 +328,7 @@ def test_balanced_posteriors_are_not_narrower_than_the_exact_one_at_a_small_budg
     assert entropy > exact(x).entropy().mean() - 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt next to nothing")  # which is so, and not what this is about
 @pytest.mark.slow
 def test_slcp_at_a_small_budget_npe_is_overconfident_and_bnre_is_not() -> None:
     """Budget 1024, 5 members, best weights: the members' mean coverage AUC is negative for NPE and positive for BNRE.
@@ -468,3 +471,17 @@ def test_x_that_is_not_numbers(x: object, error: type[Exception], words: str) ->
     theta = 2 * torch.rand(100, 2, generator=torch.Generator().manual_seed(0)) - 1
     with pytest.raises(error, match=words):
         eq.fit(theta, x, prior=eq.BoxUniform(-torch.ones(2), torch.ones(2)), progress=False)
+
+
+@pytest.mark.parametrize("method", ["nre", "bnre", "bnre_c", "bnpe_init"])
+def test_members_that_stop_at_the_prior_are_told_of(method):
+    prior, g = eq.BoxUniform([0.0], [1.0]), torch.Generator().manual_seed(0)
+    theta = torch.rand(256, 1, generator=g)
+    options = {"prior": prior, "method": method, "members": 2, "patience": 2, "hidden": (16, 16), "transforms": 1}
+    noise = torch.randn(256, 2, generator=g)
+    with pytest.warns(UserWarning, match="stopped having learnt next to nothing"):
+        eq.fit(theta, noise, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eq.fit(theta, noise, **options, epochs=2)  # cut short: nothing can be said
+        eq.fit(theta, theta + 0.1 * noise[:, :1], **options, balance_strength=0.1 if method[0] == "b" else None)

@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
-from .objective import BALANCES, LOSSES, Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
+from .objective import (
+    BALANCES,
+    LOSSES,
+    Objective,
+    objective_kinds,
+    objective_terms,
+    pairs_needed,
+    prior_loss,
+    rolls_needed,
+)
 from .pairs import contrastive_sets, joint_and_marginal
 
 __all__ = [
@@ -30,5 +39,6 @@ __all__ = [
     "objective_kinds",
     "objective_terms",
     "pairs_needed",
+    "prior_loss",
     "rolls_needed",
 ]

@@ -6,7 +6,16 @@ log-ratios, so that members with different losses, balance terms and strengths t
 
 from __future__ import annotations
 
-__all__ = ["BALANCES", "LOSSES", "Objective", "objective_kinds", "objective_terms", "pairs_needed", "rolls_needed"]
+__all__ = [
+    "BALANCES",
+    "LOSSES",
+    "Objective",
+    "objective_kinds",
+    "objective_terms",
+    "pairs_needed",
+    "prior_loss",
+    "rolls_needed",
+]
 
 import dataclasses
 import math
@@ -102,6 +111,18 @@ def pairs_needed(objective: Objective) -> int:
     least = max(2, rolls_needed(objective))
     unbiased = objective.balanced and objective.unbiased and objective.balance != "kl"
     return max(least, 2 + 2 * _bandwidth(objective)) if unbiased else least
+
+
+def prior_loss(objective: Objective) -> float:
+    """The loss of a surrogate that is the prior: every log-ratio is 0, and it is balanced.
+
+    Example:
+        >>> [round(prior_loss(Objective(loss, "chi2", 100.0)), 3) for loss in LOSSES]
+        [0.0, 0.693, 1.498]
+    """
+    h = torch.zeros(1, rolls_needed(objective), pairs_needed(objective))
+    total, _ = objective_terms(h, [objective], torch.zeros(1, dtype=torch.int64), torch.tensor([objective.strength]))
+    return float(total)
 
 
 def _bandwidth(objective: Objective) -> int:

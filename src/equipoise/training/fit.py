@@ -24,7 +24,7 @@ from .data import take
 from .inputs import as_device, as_embedding, batch_for, check_pairs, split_rows, theta_scaling, x_scaling
 from .loop import OnEpoch, Trained
 from .members import Member, network_of
-from .outcome import posterior_of, report_divergence
+from .outcome import posterior_of, report_divergence, report_idleness
 from .settings import PAPER, Settings
 from .stacking import grouped, train_members
 from .trial import try_out
@@ -168,6 +168,7 @@ def fit(
             + ("" if clip is None else f" or clip (now {clip})")
             + ", and check x for extreme values."
         )
+    report_idleness(alive, row.objective(**options), settings)
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
 

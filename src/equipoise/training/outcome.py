@@ -1,8 +1,8 @@
-"""What comes out of a trained stack: a posterior a member, and a word on those that diverged."""
+"""What comes out of a trained stack: a posterior a member, and a word on those that diverged or learnt nothing."""
 
 from __future__ import annotations
 
-__all__ = ["posterior_of", "report_divergence"]
+__all__ = ["posterior_of", "report_divergence", "report_idleness"]
 
 import dataclasses
 import warnings
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from equipoise.losses import Objective, prior_loss
 from equipoise.networks import Network
 from equipoise.posteriors import Posterior
 
@@ -20,6 +21,9 @@ from .loop import Trained
 from .members import Member
 from .segment import NAMES
 from .settings import Settings
+
+#: Nats below the loss of the prior that a member has to come to have learnt anything.
+LEARNT = 0.02
 
 
 def posterior_of(
@@ -99,3 +103,27 @@ def report_divergence(trained: Trained, members: Sequence[Member], wanted: Seque
     names = sorted({m.method.name for m in lost})
     others = " The others are not affected." if len(gone) + len(saved) < len(wanted) else ""
     warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}", stacklevel=4)
+
+
+def report_idleness(posteriors: Sequence[Posterior], objective: Objective, settings: Settings) -> None:
+    """Say how many members stopped where the prior is: conservative, and of no use to anyone.
+
+    A training that was cut short by its number of epochs is left alone.
+    """
+    prior = prior_loss(objective)
+
+    def idle(history: xr.Dataset) -> bool:
+        stopped = int(history["epochs"][0]) < settings.epochs and not bool(history["diverged"][0])
+        return stopped and float(history["best_loss"][0]) > prior - LEARNT
+
+    found = [idle(p.history) for p in posteriors if p.history is not None]
+    if not any(found):
+        return
+    who = "the member" if len(found) == 1 else f"{sum(found)} of {len(found)} members"
+    weaker = "a smaller balance_strength, " if objective.balanced else ""
+    warnings.warn(
+        f"{who} stopped having learnt next to nothing: the best validation loss is within {LEARNT} of the prior's, "
+        f"{prior:.3f}. If x says anything about theta, try early_stop=False or a larger patience, {weaker}more "
+        "simulations, or another embedding",
+        stacklevel=3,
+    )
