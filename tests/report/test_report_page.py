@@ -254,3 +254,11 @@ def test_versions_of_a_method_have_ids_of_their_own(tmp_path) -> None:
     page = Page(write_report(ds, tmp_path / "report.html").read_text(encoding="utf-8"))
     assert len(page.ids) == len(set(page.ids)) and all(re.fullmatch(r"[\w-]+", i) for i in page.ids)
     assert "BNRE (strength 10)" in page.text
+
+
+def test_settings_are_counted_among_those_that_were_computed(tmp_path) -> None:
+    gone = [("slcp", "bnre", 4096, run) for run in range(2)]
+    ds = synthetic_results(methods=("npe", "bnre"), runs=2, pairs=100, missing=gone)
+    text = write_report(ds, tmp_path / "report.html").read_text(encoding="utf-8")
+    counts = re.findall(r"(\d+) of (\d+) settings</p>", text)
+    assert counts and {n for _, n in counts} == {"3"} and sum(int(k) for k, _ in counts) == 3
