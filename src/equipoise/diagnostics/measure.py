@@ -8,8 +8,8 @@ A batch goes one of two ways to a set of points with weights, `Points`, and from
   densities over the one of the raw densities.
 - *Cells* (classifiers with up to two parameters, from `CELLS_FROM` samples on, no mixture): the posterior interpolated
   on cells (`equipoise.posteriors.cells`), whose masses are the weights. The HPD rank is that of the density itself, to
-  a few thousandths, and only ties are random; for SBC and TARP a point is placed at random inside each cell.
-  Posteriors too thin for cells go the next way.
+  a few thousandths; θ* stands for the mass of its own cell, and only that and ties are random. For SBC and TARP a point
+  is placed at random inside each cell. Posteriors too thin for cells go the next way.
 - *Proposals* (other classifiers): points shared by all members (`proposals`). The mixture is a mean over members at the
   same points. Where no mixture is asked for, every member has points of its own: members that disagree would
   otherwise spend most of theirs on each other's mass.
