@@ -23,8 +23,9 @@ from .adapters import Foreign, Surrogate, as_surrogate
 from .bands import Array
 from .checks import checked_pairs, warn_if_unlike_training
 from .dataset import ExactLogProb, add_balance, add_information, assemble
-from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, Measured, measure, on_cells
+from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, measure, on_cells
 from .normalizers import FROM_DRAWS, FROM_FEW
+from .points import Batch, Measured
 from .uniformity import tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a

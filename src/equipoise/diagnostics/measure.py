@@ -1,6 +1,6 @@
 """Everything that is read off one batch of pairs, for all members and their mixture.
 
-A batch goes one of two ways to a set of points with weights, `Points`, and from there through the same few lines.
+A batch goes one of three ways to a set of points with weights (`points`), and from there through the same few lines.
 
 - *Draws* (flows, and foreign posteriors): L draws of every member, weight 1; draws outside the prior's support get
   weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from a member chosen at
@@ -20,11 +20,10 @@ and for classifiers a fixed grid of 100 cells a side.
 
 from __future__ import annotations
 
-__all__ = ["RECIPES", "Measured", "measure", "on_cells"]
+__all__ = ["RECIPES", "measure", "on_cells"]
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,9 +32,9 @@ from equipoise.posteriors import Cells, fits_cells, make_cells
 from equipoise.priors import Prior
 
 from .adapters import Apart, Ours, Surrogate, seeded
-from .normalizers import FROM_POINTS, as_they_are, better
+from .normalizers import as_they_are, better
+from .points import Batch, Measured, Points, Ratios, Spread, measured
 from .proposals import CellProposal, GaussianProposal, Proposed
-from .ranks import effective_size, weighted_rank
 
 RECIPES = ("equipoise", "released")
 #: Cells a side of the grid in the released recipe.
@@ -46,72 +45,6 @@ CELLS_UP_TO = 3
 CELLS_FROM = 512
 #: Densities that agree to this much are tied, where one of them is interpolated.
 TIED = 1e-5
-
-
-class Batch(NamedTuple):
-    """Pairs (θ*, x*) on the device, with what is drawn for them."""
-
-    #: θ* with shape `(B, D)`, the θ of the pair before with shape `(B, D)`, and x* with shape `(B, *x_shape)`.
-    theta: Tensor
-    rolled: Tensor
-    x: Tensor
-    #: Reference points of TARP with shape `(B, D)`, and what distances are divided by, with shape `(D,)`.
-    reference: Tensor
-    scale: Tensor
-
-
-class Measured(NamedTuple):
-    """What a batch gives; K = M + 1, the members and then the mixture, or K = M without a mixture."""
-
-    #: HPD, SBC and TARP ranks, with shapes `(K, B)`, `(K, B, D)`, `(K, B)`.
-    rank: Tensor
-    sbc_rank: Tensor
-    tarp_rank: Tensor
-    #: log p̂(θ*|x*), normalised and raw, with shape `(K, B)`.
-    log_prob: Tensor
-    log_prob_raw: Tensor
-    #: Log-ratios of the joint pair and of the pair with the θ before, with shape `(K, B)`: raw for members.
-    joint: Tensor
-    marginal: Tensor
-    #: Differential entropy of p̂(·|x*), mass outside the prior's support, and effective number of points, with shape
-    #: `(K, B)`.
-    entropy: Tensor
-    leakage: Tensor
-    effective: Tensor
-    #: Where normaliser and entropy come from (`normalizers`), with shape `(K, B)`.
-    source: Tensor
-
-
-class Spread(NamedTuple):
-    """Points for the statistics that look at θ alone, with their weights and that of θ*, shapes as in `Points`."""
-
-    theta: Tensor
-    log_weight: Tensor | None
-    truth_log_weight: Tensor | None
-
-
-class Points(NamedTuple):
-    """Weighted points of each of K densities, and θ* among or beside them."""
-
-    #: θ with shape `(K or 1, S, B, D)`.
-    theta: Tensor
-    #: log p̂ up to the normaliser, of the points `(K, S, B)` and of θ* `(K, B)`.
-    log_density: Tensor
-    truth: Tensor
-    #: The logarithm of the normaliser of `log_density`, with shape `(K, B)`.
-    log_normalizer: Tensor
-    #: Log weights, `(K, S, B)` and `(K, B)`; None where all are 1.
-    log_weight: Tensor | None = None
-    truth_log_weight: Tensor | None = None
-    #: Weights that count θ* as the point of its cell, and other points for SBC and TARP; None where these serve.
-    spread: Spread | None = None
-
-
-class Ratios(NamedTuple):
-    """Log-ratios of K densities, of the joint pair and of the pair with the θ before, with shape `(K, B)`."""
-
-    joint: Tensor
-    marginal: Tensor
 
 
 @torch.no_grad()
@@ -163,7 +96,7 @@ def _from_cells(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limi
     spread = _inside_cells(cells, prior, b.theta, generator)
     points = Points(theta, density, truth, cells.log_normalizer, cells.log_mass, spread=spread)
     ratios, no_leak = Ratios(values[:, 0], values[:, 1]), torch.zeros_like(truth)
-    found = _measured(points, b, False, generator, truth, ratios, no_leak)
+    found = measured(points, b, False, generator, truth, ratios, no_leak)
     thin = cells.thin
     rows = thin.any(0).nonzero().squeeze(1)
     if len(rows) == 0:
@@ -238,7 +171,7 @@ def _from_draws(
 
     points = Points(draws, density, values[:, 0], log_inside, weight)
     ratios = Ratios(values[:, 0] - log_prior[0], values[:, 1] - log_prior[1])
-    found = _measured(points, b, strict, generator, values[:, 0], ratios, leakage)
+    found = measured(points, b, strict, generator, values[:, 0], ratios, leakage)
     own = s.log_prob(b.theta, b.x)
     found = found if own is None else found._replace(log_prob=own.to(found.log_prob))
     if not mixture:
@@ -250,7 +183,7 @@ def _from_draws(
     zero = torch.zeros_like(normalised[:, 0])
     points = Points(mixed, normalised[:, 2:], normalised[:, 0], zero, weights, truth_weight)
     ratios = Ratios(normalised[:, 0] - log_prior[0], normalised[:, 1] - log_prior[1])
-    return [found, _measured(points, b, strict, generator, raw[:, 0], ratios, leakage.mean(0, keepdim=True))]
+    return [found, measured(points, b, strict, generator, raw[:, 0], ratios, leakage.mean(0, keepdim=True))]
 
 
 def _from_proposals(
@@ -275,14 +208,14 @@ def _from_proposals(
     weights = values[:, 2:] - placed.log_g
     sure = as_they_are(weights) if strict else better(s, b.x, weights, generator, limit)
     raw, ratios = values[:, 0] + log_prior, Ratios(values[:, 0], values[:, 1])
-    found = _measured(points_of(values, sure.log_normalizer), b, strict, generator, raw, ratios, no_leak)
+    found = measured(points_of(values, sure.log_normalizer), b, strict, generator, raw, ratios, no_leak)
     found = _with(found, sure.source[:members], sure.entropy[:members])
     if members == 1 or not mixture:
         return [found]
     normalised = _mean(values - sure.log_normalizer.unsqueeze(1))
     points = points_of(normalised, torch.zeros_like(normalised[:, 0]))
     raw, ratios = _mean(values)[:, 0] + log_prior, Ratios(normalised[:, 0], normalised[:, 1])
-    mixed = _measured(points, b, strict, generator, raw, ratios, no_leak[:1])
+    mixed = measured(points, b, strict, generator, raw, ratios, no_leak[:1])
     return [found, _with(mixed, sure.source[members:], sure.entropy[members:])]
 
 
@@ -308,50 +241,6 @@ def _placed(
     proposal = family.learn(log_ratio, pairs, prior.dim, n, generator, b.theta.dtype)
     placed = proposal.place(prior.to_uniform(b.theta), n, generator)
     return placed, prior.from_uniform(placed.u)
-
-
-def _measured(
-    points: Points, b: Batch, strict: bool, generator: torch.Generator, raw: Tensor, ratios: Ratios, leakage: Tensor
-) -> Measured:
-    """The measures of K densities from their points."""
-    shape, flat = points.log_density.shape, points.truth.shape
-    among = points.spread or Spread(points.theta, points.log_weight, points.truth_log_weight)
-    beside = torch.full_like(points.truth, -math.inf)
-
-    def rank(statistic: Tensor, truth: Tensor, log_weight: Tensor | None, own: Tensor | None) -> Tensor:
-        draw = torch.rand(flat, device=points.truth.device, dtype=points.truth.dtype, generator=generator)
-        uniform = torch.zeros_like(draw) if strict else draw
-        return weighted_rank(
-            statistic.expand(shape),
-            truth.expand(flat),
-            uniform=uniform,
-            log_weight=log_weight,
-            truth_log_weight=beside if strict else own,
-        )
-
-    sbc = [rank(-among.theta[..., j], -b.theta[..., j], *among[1:]) for j in range(b.theta.shape[-1])]
-    distance = ((among.theta - b.reference) / b.scale).square().sum(-1)
-    truth_distance = ((b.theta - b.reference) / b.scale).square().sum(-1)
-    if points.log_weight is None:
-        effective = torch.full_like(points.truth, shape[1])
-        surprise = -points.log_density.mean(1)
-    else:
-        effective = effective_size(points.log_weight)
-        share = points.log_weight.softmax(1)
-        surprise = torch.where(share > 0, -share * points.log_density, 0.0).sum(1)
-    return Measured(
-        rank=rank(points.log_density, points.truth, *among[1:]),
-        sbc_rank=torch.stack(sbc, -1),
-        tarp_rank=rank(-distance, -truth_distance, *among[1:]),
-        log_prob=points.truth - points.log_normalizer,
-        log_prob_raw=raw,
-        joint=ratios.joint,
-        marginal=ratios.marginal,
-        entropy=surprise + points.log_normalizer,
-        leakage=leakage,
-        effective=effective,
-        source=torch.full_like(points.truth, FROM_POINTS),
-    )
 
 
 def _mean(values: Tensor) -> Tensor:
