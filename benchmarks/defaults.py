@@ -38,11 +38,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=500)
+    parser.add_argument("--batch-size", type=int, default=None)
+    parser.add_argument("--strength", type=float, default=None, help="λ, where it is not the method's")
     parser.add_argument("--pairs", type=int, default=4000, help="that a posterior is judged on")
     parser.add_argument("--device", default=None)
     options = parser.parse_args()
-    print("| | budget | single networks | mixtures | coverage AUC | nominal log posterior | seconds a run |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| | budget | single networks | mixtures | coverage AUC | deepest dip | nominal log posterior | seconds a run |"
+    )
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.tasks.split(","):
         task = eq.task(name)
         fresh = eq.simulate(task.prior, task.simulate, options.pairs, seed=10_000)
@@ -50,7 +54,7 @@ def main() -> None:
             for budget in map(int, options.budgets.split(",")):
                 singles: list[str] = []
                 mixtures: list[str] = []
-                areas, gains, spent = [], [], []
+                areas, dips, gains, spent = [], [], [], []
                 for run in range(options.runs):
                     began = time.monotonic()
                     pairs = eq.simulate(task.prior, task.simulate, budget, seed=run)
@@ -61,6 +65,8 @@ def main() -> None:
                         method=method,
                         members=options.members,
                         epochs=options.epochs,
+                        batch_size=options.batch_size,
+                        balance_strength=options.strength,
                         seed=run,
                         device=options.device,
                         progress=False,
@@ -71,10 +77,16 @@ def main() -> None:
                     singles += verdicts.values()
                     whole = ds.sel({"member": "mixture"})
                     areas.append(float(whole["coverage_auc"]))
+                    dips.append(float((whole["coverage"] - whole["level"]).min()))
                     gains.append(float(whole["nominal_log_prob"]))
                     spent.append(time.monotonic() - began)
                 row = [f"{name}, {method}", f"{budget:,}", counted(singles), counted(mixtures)]
-                row += [f"{np.median(areas):+.3f}", f"{np.median(gains):+.2f}", f"{np.median(spent):.0f}"]
+                row += [
+                    f"{np.median(areas):+.3f}",
+                    f"{min(dips):+.3f}",
+                    f"{np.median(gains):+.2f}",
+                    f"{np.median(spent):.0f}",
+                ]
                 print("| " + " | ".join(row) + " |", flush=True)
 
 

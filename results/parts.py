@@ -237,9 +237,9 @@ def _starts_in_words(results: Results) -> str:
     return "\n".join(lines)
 
 
-def artefact(folder: Path) -> str:
+def artefact(folder: Path, grid: str = "artefact") -> str:
     """Coverage of the same networks, by our ranks and by the released ones."""
-    results = opened("artefact", folder)
+    results = opened(grid, folder)
     level, rows, apart = results.ds["level"].values, [], []
     for task in results.tasks:
         for name in dict.fromkeys(options_of(m)[0] for m in results.methods):
@@ -254,7 +254,7 @@ def artefact(folder: Path) -> str:
                 area = f"{signed(ours.median('coverage_auc'))} / {signed(theirs.median('coverage_auc'))}"
                 rows.append([f"{LABELS[name]}, {TASKS[task]}", f"{b:,}", *pairs, area])
     if not rows:
-        raise Missing("`results/artefact.nc` has no network that was judged twice")
+        raise Missing(f"`results/{grid}.nc` has no network that was judged twice")
     head = ["", "budget", "at level 0", "at 0.05", "at 0.10", "at 0.50", "coverage AUC"]
     note = (
         f"*Ours / released, medians over runs, {int(results.ds['pairs']):,} pairs. The median curves differ by at most "

@@ -36,7 +36,7 @@ from equipoise.report.results import TASKS
 
 HERE = Path(__file__).parent
 #: The results that are drawn and tabulated, by the name of their grid.
-FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "mixture")
+FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "leakage", "mixture")
 #: Tasks with two parameters, whose posteriors are drawn.
 GALLERIES = ("slcp", "two_moons", "lotka_volterra", "spatial_sir")
 #: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.

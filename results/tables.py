@@ -233,6 +233,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "ablation": ablation,
         "start": start,
         "artefact": artefact,
+        "leakage": partial(artefact, grid="leakage"),
         "strength": strength,
         "mixture": mixture,
         "cost": cost,

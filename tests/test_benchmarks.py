@@ -47,3 +47,13 @@ def test_jumps_are_counted_for_every_limit() -> None:
 def test_diagnostics_stand_beside_their_peers() -> None:
     text = printed("diagnostics", "--pairs", "50", "--peer-pairs", "2", "--samples", "16")
     assert "lampe" in text and "sbi" in text
+
+
+@pytest.mark.slow
+def test_defaults_are_judged_as_mixtures_and_one_by_one() -> None:
+    options = ("--tasks", "two_moons", "--methods", "bnpe", "--budgets", "128", "--runs", "2", "--members", "2")
+    *_, line = printed("defaults", *options, "--epochs", "1", "--pairs", "100", "--device", "cpu").splitlines()
+    cells = [c.strip() for c in line.strip("|").split("|")]
+    assert cells[0] == "two_moons, bnpe" and cells[1] == "128"
+    for cell, total in zip(cells[2:4], (4, 2), strict=True):
+        assert sum(map(int, re.findall(r"\d+", cell))) == total

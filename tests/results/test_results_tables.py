@@ -95,7 +95,7 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 1 and tables.main(options) == 0
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", doc.read_text(encoding="utf-8")))
-    assert missing == {"ablation", "start", "artefact", "mixture", "strength"}
+    assert missing == {"ablation", "start", "artefact", "leakage", "mixture", "strength"}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

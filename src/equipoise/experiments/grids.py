@@ -36,7 +36,7 @@ from .entries import Entry, GridError, check_method, check_task, entries_of, met
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
-PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "mixture", "strength")
+PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength")
 #: Fewer pairs than this support no statement about coverage.
 MIN_PAIRS = 50
 #: Kinds of networks.
