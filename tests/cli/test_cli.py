@@ -490,6 +490,26 @@ def test_what_is_said_of_what_is_kept_is_true(command, place, words, few, tmp_pa
     assert words in told and ("goes on" in told) == ("run" in command) != ("begins anew" in told)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_a_destructor_is_not_lost(number, tmp_path, monkeypatch):
+    class Object:
+        def __del__(self):
+            signal.raise_signal(number)  # Python drops what a destructor raises
+
+    went_on = []
+
+    def interrupted(*_, **__):
+        Object()
+        for _ in range(100):
+            went_on.append(time.sleep(0.05))
+        raise AssertionError("nobody stopped")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("equipoise.cli.launch.compute", interrupted)
+    told = equipoise("run", "--grid", "demo", code=130).output
+    assert "goes on from there" in told and len(went_on) < 50
+
+
 # --- shapes and embeddings of your own ------------------------------------------------------------------------------
 
 NETS = """

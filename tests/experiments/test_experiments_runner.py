@@ -279,10 +279,16 @@ def test_workers_and_runners_of_a_cluster_can_be_killed(undisturbed, tiny_toml, 
 @pytest.mark.slow
 def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
     out = tmp_path / "out"
+    # the signal is sent while the first of eight stacks is computed, so that the run cannot have ended before it comes,
+    # however late this process is woken; one finished stack is there from the beginning
+    folder, done = Folder(out), Folder(undisturbed)
+    identity = stacks_of(load_grid(TINY))[-1].identity
+    folder.write_stack(identity, *done.read_stack(identity))
     process = start(tiny_toml, out)
-    wait_for(lambda: len(Folder(out).stacks()) >= 1, process)
+    wait_for(folder.running, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE)
+    assert identity in folder.stacks()
     assert process.returncode == 130 and "stopped; what is finished is kept" in output and "Traceback" not in output
     assert not Folder(out).running()
     state = run_grid(load_grid(TINY), out, device="cpu")

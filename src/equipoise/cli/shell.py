@@ -14,11 +14,13 @@ __all__ = [
     "read_shape",
 ]
 
+import _thread
 import importlib.util
 import os
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,33 @@ if TYPE_CHECKING:
 #: What commands say when they are stopped.
 BEGINS_ANEW = "stopped; nothing was kept, and the same command begins anew"
 GOES_ON = "stopped; what is finished is kept, and the same command goes on from there"
+
+
+@contextmanager
+def _stops_are_kept() -> Iterator[None]:
+    """Ctrl-C stops even where Python would drop it.
+
+    An exception that arises in a destructor or in a callback from C has nobody to go to: Python prints it and goes on,
+    and with it the wish to stop is lost. Loading a compiled simulator is full of both. The signal is sent again a
+    moment later, from another thread, so that it meets the main one outside of the callback.
+    """
+    before, again = sys.unraisablehook, threading.Timer(0.0, _thread.interrupt_main)
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        nonlocal again
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            again = threading.Timer(0.05, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        again.cancel()
+        sys.unraisablehook = before
 
 
 @contextmanager
@@ -55,7 +84,8 @@ def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
     before, show_before = signal.signal(signal.SIGTERM, stop), warnings.showwarning
     warnings.showwarning = show
     try:
-        yield
+        with _stops_are_kept():
+            yield
     except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
         if os.environ.get("EQUIPOISE_DEBUG"):
             raise
