@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -190,6 +192,82 @@ def test_a_network_of_a_users_own_is_treated_alike() -> None:
     normed.head = nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 1))  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r"running statistics \(head.0.running_mean…\)"):
         UserNetwork(normed, BOX, (7, 2))
+
+
+class Encoded(nn.Module):
+    """Buffers of three kinds: numbers, indices and a mask."""
+
+    encoding: Tensor
+    order: Tensor
+    keep: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.register_buffer("encoding", torch.linspace(-1, 1, 14).view(7, 2))
+        self.register_buffer("order", torch.arange(6, -1, -1))
+        self.register_buffer("keep", torch.arange(7) != 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.where(self.keep[:, None], x, 0.0)[:, self.order]
+        out: Tensor = self.layer(x + self.encoding).tanh().mean(1)
+        return out
+
+
+def pretrained() -> nn.Module:
+    """A part that somebody has trained, with statistics that say so, and a head to be trained."""
+    torch.manual_seed(0)
+    part = nn.Sequential(nn.Flatten(), nn.Linear(14, 6), nn.BatchNorm1d(6), nn.Tanh())
+    for _ in range(20):
+        part(torch.randn(64, 7, 2) * 3 + 1)
+    return nn.Sequential(part.requires_grad_(False), nn.Linear(6, 4))
+
+
+@pytest.mark.parametrize("make", [Encoded, pretrained])
+def test_buffers_of_an_embedding_are_constants(make: Callable[[], nn.Module]) -> None:
+    module, x = make(), torch.randn(5, 7, 2)
+    body = Module(module, (7, 2))
+    net = Classifier(BOX, body, hidden=(8,))
+    p = net.init([(1, 1), (2, 2)], [torch.zeros(1, 2)] * 2, [torch.ones(1, 2)] * 2)
+    numbers = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
+    trained = net.layout.cut(net.layout.trainable[None])
+    assert numbers and not body.stacked.one_by_one(torch.device("cpu"))
+    for name, value in numbers.items():
+        assert torch.equal(p[f"module.{name}"][1], value) and not trained[f"module.{name}"].any()
+    got = net.embed(p, x.expand(2, -1, -1, -1))
+    for m in range(2):
+        plain = make().eval()
+        plain.load_state_dict({n[len("module.") :]: w[m] for n, w in p.items() if "module." in n}, strict=False)
+        torch.testing.assert_close(got[m], plain(x))
+    # the numbers come from the file, whatever is given to load it with
+    blank = copy.deepcopy(module)
+    for buffer in (b for b in blank.buffers() if b.is_floating_point()):
+        buffer.fill_(1.0)
+    again = network_from_spec(net.spec(), BOX, blank)
+    torch.testing.assert_close(again.embed(p, x.expand(2, -1, -1, -1)), got)
+
+
+def test_statistics_that_would_have_to_follow_the_training_are_refused() -> None:
+    thawed = pretrained().requires_grad_(True)
+    with pytest.raises(ValueError, match=r"running statistics \(0.2.running_mean…\).*part.requires_grad_\(False\)"):
+        Module(thawed, (7, 2))
+    never = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(14, affine=False), nn.Linear(14, 3))
+    with pytest.raises(ValueError, match="running statistics"):
+        Module(never, (7, 2))
+
+
+class Centred(nn.Module):
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        return theta[:, 0] * (x - x.mean(0)).sum((1, 2))
+
+
+def test_what_mixes_the_observations_of_a_batch_is_refused() -> None:
+    by_batch = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(14, track_running_stats=False), nn.Linear(14, 3))
+    with pytest.raises(ValueError, match="embedding mixes the observations of a batch"):
+        Module(by_batch, (7, 2))
+    with pytest.raises(ValueError, match="network mixes the observations of a batch"):
+        UserNetwork(Centred(), BOX, (7, 2))
+    Module(nn.Sequential(nn.LayerNorm((7, 2)), nn.Flatten(), nn.Linear(14, 3)), (7, 2))
 
 
 def test_a_module_that_is_given_again_is_compared_with_the_stored_one() -> None:

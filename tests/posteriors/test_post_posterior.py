@@ -378,6 +378,25 @@ def test_a_device_that_is_not_there_is_named(
     assert p.to(None).device.type == eq.load(path, device=None).device.type == "cpu"
 
 
+def test_a_part_that_is_trained_already_comes_back_with_its_statistics(tmp_path: Path) -> None:
+    def embedding() -> nn.Sequential:
+        return nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()), nn.Linear(6, 3))
+
+    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    body = embedding()
+    for _ in range(10):
+        body(3 + torch.randn(60, 4))
+    body[0].requires_grad_(False)
+    p = eq.fit(theta, x, prior=BOX, method="nre", embedding=body, members=2, epochs=2, hidden=(8,), progress=False)
+    for name, value in body[0].state_dict().items():
+        if value.is_floating_point():
+            assert torch.equal(p.stack[f"module.0.{name}"], value.expand(2, *value.shape)), name
+    assert not torch.equal(p.stack["module.1.weight"][0], p.stack["module.1.weight"][1])
+    p.save(tmp_path)
+    again = eq.load(tmp_path, embedding=embedding())  # statistics that know of nothing
+    assert torch.equal(again.log_prob(theta[:5], x[0]), p.log_prob(theta[:5], x[0]))
+
+
 def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
     class Own:
         def sample(self, shape: tuple[int, ...]) -> Tensor:

@@ -49,7 +49,7 @@ def network_from_spec(
                 f"the model was trained with a network of your own, {named(spec)}, whose code is not stored; pass it "
                 "again: eq.load(path, network=…)"
             )
-        own = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]))
+        own = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
         warn_of_differences(spec, own.spec(), "network")
         return own
     body = embedding_from_spec(spec["embedding"], embedding)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from equipoise.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
-from .own import TRIAL, Stacked, fresh_weights, frozen, named, private, random_layers
+from .own import TRIAL, Stacked, fresh_weights, frozen, named, private, random_layers, refuse_running_statistics
 from .stacks import Stack
 
 
@@ -213,20 +213,16 @@ class Module(Embedding):
     Arguments:
         module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation
             if the module's layers have `reset_parameters`, and from a copy of the given weights otherwise. Parameters
-            with `requires_grad=False` stay as they are.
+            with `requires_grad=False` stay as they are, and so do buffers.
         x_shape: the shape of one observation.
+        stored: whether weights and buffers are about to be read from a file, so that those given do not matter.
     """
 
-    def __init__(self, module: nn.Module, x_shape: tuple[int, ...]) -> None:
+    def __init__(self, module: nn.Module, x_shape: tuple[int, ...], stored: bool = False) -> None:
         self.module, self.x_shape = private(module, "embedding"), tuple(x_shape)
         self.switched_off = random_layers(module)
-        buffers = [name for name, _ in self.module.named_buffers()]
-        if buffers:
-            raise ValueError(
-                f"the embedding has buffers ({', '.join(buffers[:3])}…), which training would have to change in "
-                "place; use layers "
-                "without running statistics (LayerNorm or GroupNorm instead of BatchNorm)"
-            )
+        if not stored:
+            refuse_running_statistics(self.module, "embedding")
         sizes = (TRIAL, *self.x_shape)
         trial = torch.linspace(0, 1, math.prod(sizes)).view(sizes)
         reads = f"observations of shape (N, {', '.join(map(str, self.x_shape))})"
@@ -258,7 +254,7 @@ class Module(Embedding):
     def __call__(self, p: Stack, x: Tensor) -> Tensor:
         weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}
         x = _standardised(p, x)
-        return self.stacked(weights, {}, x)
+        return self.stacked(weights, x)
 
     def prepare(self, device: torch.device) -> None:
         self.stacked.one_by_one(device)
@@ -304,5 +300,5 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
                     f"the model was trained with an embedding of your own, {named(spec)}, whose code is not stored; "
                     "pass it again: eq.load(path, embedding=…)"
                 )
-            return Module(module, x_shape)
+            return Module(module, x_shape, stored=True)
     raise ValueError(f"unknown kind of embedding {spec['kind']!r}; was the file written by a newer Equipoise?")

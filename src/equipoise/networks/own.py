@@ -5,6 +5,11 @@ they were stopped, and posteriors are functions. A layer that draws random numbe
 switched off, in training too. The user's object is never changed, nor does a later change of it reach us. Recurrent
 layers stay in training mode, since cuDNN gives no gradients in the other, with their own dropout set to 0.
 
+**Buffers are constants.** Those of real numbers (positional encodings, the statistics of a normalisation that was
+trained elsewhere) lie beside the weights, frozen: so they are stored with the model, and a training knows itself by
+them. Others (indices, masks) are taken to belong to the code. A normalisation whose statistics would have to follow the
+training is refused: they would stay where they began, and it would normalise nothing.
+
 **Members at once, or one after the other.** `vmap` evaluates a module for all members at once, where PyTorch knows how
 to: not for recurrent layers, nor where the module looks at its values (`if x.mean() > 1`). Elsewhere it has no rule for
 an operation, and then makes a loop of its own and warns. `Stacked` tries, forward and backward and with and without
@@ -23,6 +28,7 @@ __all__ = [
     "named",
     "private",
     "random_layers",
+    "refuse_running_statistics",
     "warn_of_differences",
 ]
 
@@ -97,9 +103,9 @@ def random_layers(module: nn.Module) -> list[str]:
 def fresh_weights(module: nn.Module, prefix: str, seed: int) -> dict[str, Tensor]:
     """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere.
 
-    Parameters that ask for no gradient are kept as they are: somebody has trained them already.
+    Parameters that ask for no gradient are kept as they are: somebody has trained them already. So are buffers.
     """
-    kept = {name: w for name, w in module.named_parameters() if not w.requires_grad}
+    kept = {name: w for name, w in module.named_parameters() if not w.requires_grad} | _numbers(module)
     module = copy.deepcopy(module)
     with isolated(seed):
         for layer in module.modules():
@@ -111,8 +117,36 @@ def fresh_weights(module: nn.Module, prefix: str, seed: int) -> dict[str, Tensor
 
 
 def frozen(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """Masks that keep parameters from being trained which ask for no gradient (`requires_grad_(False)`)."""
-    return {f"{prefix}{name}": torch.zeros(()) for name, w in module.named_parameters() if not w.requires_grad}
+    """Masks that keep from being trained what is constant: buffers, and parameters that ask for no gradient."""
+    kept = [name for name, w in module.named_parameters() if not w.requires_grad]
+    return {f"{prefix}{name}": torch.zeros(()) for name in [*kept, *_numbers(module)]}
+
+
+def _numbers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that lie beside the weights."""
+    return {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+
+
+def refuse_running_statistics(module: nn.Module, what: str) -> None:
+    """Raise where statistics would have to follow the training, or were never anything else than what they began as.
+
+    Arguments:
+        module: a user's module.
+        what: the argument it was given as.
+    """
+    found = []
+    for name, layer in module.named_modules():
+        mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+        if isinstance(mean, Tensor) and isinstance(variance, Tensor):
+            trained = any(w.requires_grad for w in layer.parameters(recurse=False))
+            if trained or bool((mean == 0).all() and (variance == 1).all()):
+                found.append(f"{name}.running_mean" if name else "running_mean")
+    if found:
+        raise ValueError(
+            f"the {what} has running statistics ({', '.join(found[:3])}…), which training "
+            "would have to change in place; use LayerNorm or GroupNorm instead of BatchNorm. A part that is trained "
+            "already keeps its own: part.requires_grad_(False)"
+        )
 
 
 def differences(stored: str, given: str) -> list[str]:
@@ -167,23 +201,31 @@ class Stacked:
     def __init__(self, module: nn.Module, what: str, trial: tuple[Tensor, ...], reads: str) -> None:
         self.module, self.trial = module, trial
         self._loops: dict[str, bool] = {}
+        self._codes: dict[torch.device, dict[str, Tensor]] = {}
+        self._fixed = set(_numbers(module))
         parameter = next(module.parameters(), trial[0])
         self.trial = trial = tuple(t.to(parameter.dtype) for t in trial)
         inputs = [t.to(parameter.device) for t in trial]
         outs = []
-        for seed in (0, 1):
+        for seed, first in ((0, TRIAL), (1, TRIAL), (0, 2)):
             try:
                 with isolated(seed), torch.no_grad():
-                    outs.append(module(*inputs))
+                    outs.append(module(*(t[:first] for t in inputs)))
             except Exception as error:  # whatever a user's code may raise
                 raise ValueError(
                     f"the {what} fails on {reads}, tried with N = {TRIAL}: {_first_line(error)}"
                 ) from error
         self.out = outs[0]
-        if _differ(*outs):
+        if _differ(*outs[:2]):
             raise ValueError(
                 f"the {what} is random even in evaluation mode: called twice with the same it gives different "
                 "numbers, and so would a posterior. Functional dropout needs training=self.training"
+            )
+        if isinstance(self.out, Tensor) and self.out.ndim and len(self.out) == TRIAL and _differ(self.out[:2], outs[2]):
+            raise ValueError(
+                f"the {what} mixes the observations of a batch: two of them alone give other numbers than among "
+                f"{TRIAL}, and a posterior would depend on what else is asked. Normalise each observation (LayerNorm, "
+                "GroupNorm), not the batch"
             )
 
     def one_by_one(self, device: torch.device) -> bool:
@@ -193,17 +235,16 @@ class Stacked:
         return self._loops[device.type]
 
     def _vmap_works(self, device: torch.device) -> bool:
-        given = dict(self.module.named_parameters())
+        given = dict(self.module.named_parameters()) | _numbers(self.module)
         weights = {n: torch.stack([w.detach().to(device)] * 2).requires_grad_() for n, w in given.items()}
-        constants = {n: b.to(device) for n, b in self.module.named_buffers()}
         inputs = [torch.stack([t.to(device)] * 2) for t in self.trial]
         with isolated(0), warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
                 with torch.no_grad():
-                    self._at_once(weights, constants, inputs)
+                    self._at_once(self._held(weights), inputs)
                 with torch.enable_grad():
-                    out = self._at_once(weights, constants, inputs)
+                    out = self._at_once(self._held(weights), inputs)
                     if out.requires_grad:
                         torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
             except torch.OutOfMemoryError:
@@ -212,18 +253,30 @@ class Stacked:
                 return False
         return not any("performance drop" in str(w.message) for w in told)
 
-    def __call__(self, weights: dict[str, Tensor], constants: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+    def __call__(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
         """Outputs with shape `(M, N, *)`.
 
         Arguments:
-            weights: the parameters by name, with shape `(M, *)`.
-            constants: the buffers by name, the same for all members.
+            weights: the parameters, and the buffers of real numbers, by name, with shape `(M, *)`.
             inputs: arguments with shape `(M, N, *)`.
         """
         way = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
-        return way(weights, constants, list(inputs))
+        return way(self._held(weights), list(inputs))
 
-    def _at_once(self, weights: dict[str, Tensor], constants: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+    def _held(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Buffers without gradients: PyTorch's normalisations have none to give for their statistics."""
+        return {name: w.detach() if name in self._fixed else w for name, w in weights.items()}
+
+    def _code(self, device: torch.device) -> dict[str, Tensor]:
+        """The buffers that are no real numbers, the same for all members; on each device once."""
+        if device not in self._codes:
+            others = {n: b for n, b in self.module.named_buffers() if n not in self._fixed}
+            self._codes[device] = {name: b.to(device) for name, b in others.items()}
+        return self._codes[device]
+
+    def _at_once(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+        constants = self._code(inputs[0].device)
+
         def one(w: dict[str, Tensor], *arguments: Tensor) -> Tensor:
             out: Tensor = functional_call(self.module, w | constants, arguments)
             return out
@@ -232,10 +285,10 @@ class Stacked:
         return out
 
     @torch.compiler.disable
-    def _in_turn(self, weights: dict[str, Tensor], constants: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+    def _in_turn(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
         # `unbind`, not an index: the gradient of each index would be as large as the stack.
         cut = {name: w.unbind() for name, w in weights.items()}
-        outs = []
+        outs, constants = [], self._code(inputs[0].device)
         with _quiet(self.module, inputs[0].device):
             for m, arguments in enumerate(zip(*inputs, strict=True)):
                 mine = {name: w[m] for name, w in cut.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["UserNetwork"]
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from equipoise.randomness import isolated
 
 from .base import Network
 from .embeddings import Flat
-from .own import TRIAL, Stacked, fresh_weights, frozen, private, random_layers
+from .own import TRIAL, Stacked, fresh_weights, frozen, private, random_layers, refuse_running_statistics
 from .stacks import Stack
 
 
@@ -43,18 +43,13 @@ class UserNetwork(Network):
 
     kind = "classifier"
 
-    def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...]) -> None:
+    def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...], stored: bool = False) -> None:
         self.network = private(network, "network", needs="log_ratio")
         self.prior, self.embedding = prior, Flat(tuple(x_shape))
         self.switched_off = random_layers(network)
-        statistics = [name for name, _ in self.network.named_buffers() if name.split(".")[-1] == "running_mean"]
-        if statistics:
-            raise ValueError(
-                f"the network has running statistics ({', '.join(statistics[:3])}…), which training would have to "
-                "change in place; use LayerNorm or GroupNorm instead of BatchNorm"
-            )
+        if not stored:
+            refuse_running_statistics(self.network, "network")
         self._call = _Call(self.network)
-        self._buffers = {name: b.detach().to(prior.device) for name, b in self._call.named_buffers()}
         with isolated(0):
             theta = prior.sample((TRIAL,)).to("cpu")
         x = torch.linspace(0, 1, TRIAL * math.prod(x_shape)).view(TRIAL, *x_shape)
@@ -75,11 +70,6 @@ class UserNetwork(Network):
     def capturable(self, device: torch.device) -> bool:
         return not self._stacked.one_by_one(device)
 
-    def to(self, device: str | torch.device) -> Self:
-        twin = super().to(device)
-        twin._buffers = {name: b.to(device) for name, b in self._buffers.items()}
-        return twin
-
     def encode(self, theta: Tensor) -> Tensor:
         return theta
 
@@ -91,7 +81,7 @@ class UserNetwork(Network):
         code = code.expand(members, *rolls, count, self.dim).reshape(members, -1, self.dim)
         x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
 
-        out = self._stacked(weights, self._buffers, code, x)
+        out = self._stacked(weights, code, x)
         return out.view(members, *rolls, count)
 
     def spec(self) -> dict[str, Any]:

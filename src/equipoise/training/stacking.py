@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.losses import Objective, rolls_needed
 from equipoise.networks import Network, SplineFlow
@@ -154,7 +154,8 @@ def _identity(
         "compile": compile,
     }
     arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
-    buffers = [b for net in nets[:1] for b in getattr(net, "network", nn.Module()).buffers()]
+    own = [getattr(nets[0], "network", None), getattr(nets[0].embedding, "module", None)]
+    buffers = [b for module in own if module is not None for b in module.buffers()]
     return fingerprint(described, [*arrays, *rows, first, *buffers])
 
 
