@@ -317,6 +317,71 @@ def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     assert shown.index("overconfident") < shown.index("the disk is full")
 
 
+class Opaque:
+    """A prior that no file can hold."""
+
+    def sample(self, shape):
+        return torch.rand(*shape, 2)
+
+    def log_prob(self, theta):
+        return torch.where(((theta > 0) & (theta < 1)).all(-1), 0.0, -torch.inf)
+
+
+def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_path):
+    rng = np.random.default_rng(0)
+    theta = rng.random((128, 2))
+    flux = theta.repeat(2, 1) + 0.1 * rng.normal(size=(128, 4))
+    names = ["age", "mass", "id", *(f"flux_{i}" for i in range(4))]
+    table = np.column_stack([theta[:, ::-1], np.arange(128), flux])
+    np.savetxt(tmp_path / "pairs.csv", table, delimiter=",", header=",".join(names), comments="")
+    keys = ("--theta-key", "mass, age", "--x-key", "flux_*")
+    small = ("--prior", "uniform(0,1)^2", "--epochs", 2, "--members", 1, "--method", "npe", "--quiet")
+    told = equipoise("fit", tmp_path / "pairs.csv", *small, "--out", tmp_path / "m", code=2).output
+    assert "--theta-key" in told and "'mass'" in told
+    equipoise("fit", tmp_path / "pairs.csv", *small, *keys, "--out", tmp_path / "m")
+    same = eq.fit(theta, flux, prior=BoxUniform([0, 0], [1, 1]), method="npe", epochs=2, members=1, progress=False)
+    saved = eq.load(tmp_path / "m")
+    x = flux[0].astype(np.float32)
+    torch.testing.assert_close(saved.log_prob(theta[:5], x), same.log_prob(theta[:5], x))
+
+    judge = ("diagnose", tmp_path / "m", tmp_path / "pairs.csv", *keys, "--samples", 20, "--pairs", 50, "--quiet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these are the pairs it was trained with
+        equipoise(*judge, "--figure", tmp_path / "new" / "curve.png")
+        assert (tmp_path / "new" / "curve.png").read_bytes().startswith(b"\x89PNG")
+        assert "--figure is a .png" in equipoise(*judge, "--figure", tmp_path / "curve.txt", code=2).output
+
+    expected = saved.sample((7,), x, seed=3).numpy()
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x_o=x, other=x)
+    (tmp_path / "x.txt").write_text("# four fluxes\n" + " ".join(f"{v:.9g}" for v in x))
+    for file in ("x.npy", "x.npz", "x.txt"):
+        drawn = equipoise("sample", tmp_path / "m", tmp_path / file, "-n", 7, "--seed", 3).stdout
+        assert drawn.splitlines()[0] == "theta_0,theta_1"
+        np.testing.assert_allclose(np.loadtxt(io.StringIO(drawn), delimiter=",", skiprows=1), expected, rtol=1e-6)
+    for file in ("d.csv", "d.npy"):
+        told = equipoise(
+            "sample", tmp_path / "m", tmp_path / "x.npy", "-n", 7, "--seed", 3, "-o", tmp_path / file
+        ).output
+        assert "theta_1: " in told and "7 draws are in" in told
+    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), expected)
+    np.save(tmp_path / "two.npy", flux[:2])
+    for wrong, words in (
+        ((tmp_path / "two.npy",), "the model reads one x of shape (4,)"),
+        ((tmp_path / "nowhere.npy",), "there is no file"),
+        ((tmp_path / "pairs.csv",), "is not numbers"),
+        ((tmp_path / "x.npz", "--x-key", "y"), "has no key 'y'"),
+        ((tmp_path / "x.npy", "-o", tmp_path / "d.txt"), "--out is a .csv or .npy file"),
+        ((tmp_path / "x.npy", "-n", 0), "--number is at least 1"),
+    ):
+        assert words in equipoise("sample", tmp_path / "m", *wrong, code=2).output
+
+    own = eq.fit(theta, flux, prior=Opaque(), method="npe", epochs=1, members=1, progress=False)
+    own.save(tmp_path / "own")
+    assert "in the shell, --prior SPEC" in equipoise("sample", tmp_path / "own", tmp_path / "x.npy", code=2).output
+    equipoise("sample", tmp_path / "own", tmp_path / "x.npy", "--prior", "uniform(0,1)^2")
+
+
 def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
     rng = np.random.default_rng(0)
     theta = rng.random((64, 1), np.float32)
@@ -352,7 +417,7 @@ def test_tasks_and_methods_are_listed():
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "status", "merge", "report", "figures", "fit", "diagnose", "tasks", "methods"]
+    "command", ["run", "status", "merge", "report", "figures", "fit", "diagnose", "sample", "tasks", "methods"]
 )
 def test_every_command_has_help_with_an_example(command):
     text = equipoise(command, "--help").output

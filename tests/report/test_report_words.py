@@ -148,5 +148,8 @@ def test_what_is_not_results_is_refused(broken, said) -> None:
 
 
 def test_no_results_at_all(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match="there are no results at"):
+    with pytest.raises(FileNotFoundError, match="is no experiment; a report is of what `equipoise run`"):
+        open_results(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(FileNotFoundError, match="is a saved posterior, which `equipoise diagnose` judges"):
         open_results(tmp_path)

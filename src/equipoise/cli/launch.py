@@ -126,7 +126,7 @@ def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool
         summary["results"] = str(write_results(folder, grid))
         console.print(verdict_table(read_results(folder.path), console.width))
         if report:
-            summary |= _write_report(folder.path)
+            summary |= _write_report(folder.path, quiet or as_json)
     for label, text in state.failures.items():
         say(Console(stderr=True), f"{label}: {text.strip().splitlines()[-1]}", "failed", "red")
     if not state.complete:
@@ -138,14 +138,15 @@ def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool
         print(json.dumps(summary))
 
 
-def _write_report(path: Path) -> dict[str, str]:
+def _write_report(path: Path, quiet: bool) -> dict[str, str]:
     try:
         from equipoise.report import write_figures, write_report
     except ImportError as error:
         print(f"no report: {error} (pip install 'equipoise[cli]')", file=sys.stderr)
         return {}
-    write_figures(path, path / "figures")
-    write_report(path, path / "report.html")
+    progress = False if quiet else None
+    write_figures(path, path / "figures", progress)
+    write_report(path, path / "report.html", progress)
     return {"figures": str(path / "figures"), "report": str(path / "report.html")}
 
 

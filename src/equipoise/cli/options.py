@@ -10,6 +10,7 @@ __all__ = [
     "Directory",
     "OwnEmbedding",
     "Quiet",
+    "StoredPrior",
     "ThetaKey",
     "XFile",
     "XKey",
@@ -30,8 +31,12 @@ METHOD_NAMES = ("nre", "bnre", "nre_c", "bnre_c", "npe", "bnpe", "rnpe", "brnpe"
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 XFile = Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
-ThetaKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of theta in an HDF5 or .npz file.")]
-XKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key of x in an HDF5 or .npz file.")]
+ThetaKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The key of theta in a file, or columns of a table: 'mass,age'.")
+]
+XKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The key of x in a file, or columns of a table: 'flux_*'.")
+]
 XShape = Annotated[
     str | None, typer.Option(metavar="T,C", help="The shape of one x, where a file has it flat: tables do.")
 ]
@@ -40,6 +45,9 @@ OwnEmbedding = Annotated[
     typer.Option(
         "--embedding", metavar="FILE.py:NAME", help="An nn.Module of your own, its class, or a function that makes it."
     ),
+]
+StoredPrior = Annotated[
+    str | None, typer.Option("--prior", metavar="SPEC", help="The prior, where MODEL does not hold it; as for `fit`.")
 ]
 Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

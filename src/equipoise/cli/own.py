@@ -1,8 +1,8 @@
-"""Commands for data of your own: `fit` and `diagnose`."""
+"""Commands for data of your own: `fit`, `diagnose` and `sample`."""
 
 from __future__ import annotations
 
-__all__ = ["diagnose", "fit"]
+__all__ = ["diagnose", "fit", "sample"]
 
 import json
 import math
@@ -11,7 +11,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from .options import (
     Device,
     OwnEmbedding,
     Quiet,
+    StoredPrior,
     ThetaKey,
     XFile,
     XKey,
@@ -38,6 +39,12 @@ from .shell import (
     read_embedding,
     read_shape,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from equipoise.posteriors import Posterior
+    from equipoise.simulations import Simulations
 
 
 @app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
@@ -77,13 +84,11 @@ def fit(
         if not force:
             check_no_model(out)
         check_device(device)
-        from equipoise.posteriors import Posterior
         from equipoise.priors.text import parse_prior
-        from equipoise.simulations import read_simulations
         from equipoise.training import fit as train
 
         the_prior = parse_prior(prior)
-        pairs = read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=read_shape(x_shape))
+        pairs = _read_pairs(data, x, theta_key, x_key, read_shape(x_shape))
         if kept.exists() and not quiet:
             print(f"{kept} keeps an unfinished training", file=sys.stderr)
         training = partial(
@@ -128,8 +133,13 @@ def diagnose(
     x_key: XKey = None,
     x_shape: XShape = None,
     embedding: OwnEmbedding = None,
+    prior: StoredPrior = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.nc", help="Keep everything as NetCDF.")
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", metavar="FILE.png", help="Draw the coverage curve: .png, .pdf or .svg."),
     ] = None,
     pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
     samples: Annotated[int, typer.Option(help="Draws behind each rank.")] = 1000,
@@ -142,24 +152,19 @@ def diagnose(
     """Judge a saved posterior on pairs it has not seen: is it overconfident?"""
     with errors():
         check_device(device)
-        if out is not None:
-            check_file(out)
+        for file in (out, figure):
+            if file is not None:
+                check_file(file)
+        if figure is not None and figure.suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise ValueError(f"--figure is a .png, .pdf or .svg file, got {figure}")
         from equipoise.diagnostics import diagnose as judge
         from equipoise.diagnostics import summary
-        from equipoise.posteriors import load
-        from equipoise.simulations import read_simulations
         from equipoise.simulations.readers import is_table
 
-        own = read_embedding(embedding)
-        try:
-            posterior = load(model, embedding=own, device=device)
-        except ValueError as error:
-            if own is None and "embedding=" in str(error):
-                raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
-            raise
+        posterior = _load(model, embedding, prior, device)
         # A table has rows of numbers, and the model knows the shape that it reads.
         shape = read_shape(x_shape) or (posterior.x_shape if is_table(data) else None)
-        test = read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=shape, n=pairs)
+        test = _read_pairs(data, x, theta_key, x_key, shape, pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:
@@ -184,7 +189,126 @@ def diagnose(
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             ds.to_netcdf(out, engine="h5netcdf")
+        if figure is not None:
+            from matplotlib.figure import Figure
+
+            from equipoise.plots import coverage
+
+            figure.parent.mkdir(parents=True, exist_ok=True)
+            page = Figure(figsize=(3.6, 3.4))
+            coverage(ds, ax=page.subplots())
+            page.savefig(figure, dpi=300, bbox_inches="tight")
     raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
+
+
+@app.command(epilog="Example:  equipoise sample model observed.npy --number 5000 --out draws.csv")
+def sample(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved posterior.")],
+    observation: Annotated[
+        Path, typer.Argument(metavar="X", help="The observation: .npy, .npz, .h5, or numbers in a .csv or .txt file.")
+    ],
+    number: Annotated[int, typer.Option("--number", "-n", metavar="N", help="How many draws.")] = 1000,
+    x_key: XKey = None,
+    embedding: OwnEmbedding = None,
+    prior: StoredPrior = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="A .csv or .npy file; CSV on the screen unless given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw parameters from a saved posterior, for one observation."""
+    with errors():
+        check_device(device)
+        if number < 1:
+            raise ValueError(f"--number is at least 1, got {number}")
+        if out is not None:
+            check_file(out)
+            if out.suffix.lower() not in (".csv", ".npy"):
+                raise ValueError(f"--out is a .csv or .npy file, got {out}")
+        import numpy as np
+
+        posterior = _load(model, embedding, prior, device)
+        x = _read_observation(observation, x_key, posterior.x_shape)
+        theta = posterior.sample((number,), x, seed=seed).cpu().numpy()
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        if out is not None and out.suffix.lower() == ".npy":
+            np.save(out, theta)
+        else:
+            names = ",".join(f"theta_{i}" for i in range(theta.shape[1]))
+            np.savetxt(sys.stdout if out is None else out, theta, "%.7g", ",", header=names, comments="")
+        if not quiet and out is not None:
+            low, middle, high = np.quantile(theta, [0.025, 0.5, 0.975], axis=0)
+            for i in range(theta.shape[1]):
+                print(f"theta_{i}: {middle[i]:.4g}, 95% between {low[i]:.4g} and {high[i]:.4g}")
+            print(f"{len(theta)} draws are in {out}")
+
+
+def _load(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
+    """A saved posterior, with whatever of it is not stored."""
+    from equipoise.posteriors import load
+    from equipoise.priors.text import parse_prior
+
+    own = read_embedding(embedding)
+    try:
+        return load(model, prior=None if prior is None else parse_prior(prior), embedding=own, device=device)
+    except ValueError as error:
+        if own is None and "embedding=" in str(error):
+            raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
+        if prior is None and "prior=" in str(error):
+            raise ValueError(f"{error}; in the shell, --prior SPEC") from error
+        raise
+
+
+def _read_pairs(
+    data: Path,
+    x: Path | None,
+    theta_key: str | None,
+    x_key: str | None,
+    x_shape: tuple[int, ...] | None,
+    n: int | None = None,
+) -> Simulations:
+    """Pairs from a file. Of a table the two keys are lists of columns, `mass,age` or `flux_*`."""
+    from equipoise.simulations import read_simulations
+    from equipoise.simulations.readers import is_table
+
+    if not is_table(data):
+        return read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=x_shape, n=n)
+    columns = [None if key is None else [name.strip() for name in key.split(",")] for key in (theta_key, x_key)]
+    return read_simulations(data, x, theta_columns=columns[0], x_columns=columns[1], x_shape=x_shape, n=n)
+
+
+def _read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
+    """One observation from a file, with the shape that a model reads."""
+    import h5py
+    import numpy as np
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    kind = path.suffix.lower()
+    if kind in (".npz", ".h5", ".hdf5"):
+        with np.load(path) if kind == ".npz" else h5py.File(path) as file:
+            keys = list(file)
+            chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
+            if chosen not in keys:
+                raise ValueError(
+                    f"{path} has no key {chosen or 'x'!r}; there are {', '.join(keys)}. Say which: --x-key"
+                )
+            x = np.asarray(file[chosen])
+    elif kind == ".npy":
+        x = np.load(path)
+    else:
+        lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
+        try:
+            x = np.array([float(number) for line in lines if not line.startswith("#") for number in line.split()])
+        except ValueError as error:
+            raise ValueError(f"{path} is not numbers: {error}") from error
+    if x.size != math.prod(shape):
+        raise ValueError(f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}")
+    return x.reshape(shape)
 
 
 def _kept(checkpoint: Path) -> str:

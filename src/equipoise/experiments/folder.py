@@ -83,9 +83,7 @@ class Folder:
         file = self.path / "grid.json"
         if not file.exists():
             what = "there is no grid.json in it" if self.path.is_dir() else "there is no such directory"
-            raise FileNotFoundError(
-                f"{self.path} is not an experiment: {what}. `equipoise run --out {self.path}` makes one."
-            )
+            raise FileNotFoundError(f"{self.path} is not an experiment: {what}. `equipoise run --out DIR` makes one.")
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if found.get("format", 0) > FORMAT:
             raise ValueError(f"{self.path} was written by a newer Equipoise (format {found['format']})")

@@ -14,6 +14,8 @@ import xarray as xr
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from equipoise.progress import Progress
+
 from . import figures, panels
 from .layout import any_number, axes_of, file_name
 from .references import crosses, sides
@@ -35,12 +37,13 @@ class Drawing:
     panels: list[Drawing] = field(default_factory=list)
 
 
-def draw_all(ds: xr.Dataset, colours: Mapping[str, str]) -> dict[str, list[Drawing]]:
+def draw_all(ds: xr.Dataset, colours: Mapping[str, str], progress: bool | None = None) -> dict[str, list[Drawing]]:
     """All static figures, by section.
 
     Arguments:
         ds: the results.
         colours: which colour is which CSS variable.
+        progress: False for no progress bar.
     """
     colours = {**colours, CONTOUR: "density"}
 
@@ -51,15 +54,20 @@ def draw_all(ds: xr.Dataset, colours: Mapping[str, str]) -> dict[str, list[Drawi
         fill(figure.subplots())
         return Drawing(title, Markup(inline_svg(figure, f"{section}-{file_name(name)}", f"{title}: {alt}", colours)))
 
-    with mpl.rc_context(PRINT):
-        return {
-            "plane": _planes(ds, draw),
-            "nominal": _budgets(ds, draw, "nominal_log_prob", "Nominal log posterior"),
-            "balance": _budgets(ds, draw, "balancing_error", "Balancing error"),
-            "members": _members(ds, draw),
-            "training": _histories(ds, draw),
-            "gallery": _galleries(ds, colours),
-        }
+    sections: dict[str, Callable[[], list[Drawing]]] = {
+        "plane": lambda: _planes(ds, draw),
+        "nominal": lambda: _budgets(ds, draw, "nominal_log_prob", "Nominal log posterior"),
+        "balance": lambda: _budgets(ds, draw, "balancing_error", "Balancing error"),
+        "members": lambda: _members(ds, draw),
+        "training": lambda: _histories(ds, draw),
+        "gallery": lambda: _galleries(ds, colours),
+    }
+    drawn = {}
+    with mpl.rc_context(PRINT), Progress("drawing the report", len(sections), progress) as bar:
+        for name, section in sections.items():
+            drawn[name] = section()
+            bar.advance(1, name)
+    return drawn
 
 
 Draw = Callable[..., Drawing]

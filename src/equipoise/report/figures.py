@@ -14,6 +14,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from equipoise.progress import Progress
+
 from . import panels
 from .layout import (
     COLUMN,
@@ -39,12 +41,13 @@ from .style import CONTOUR, GREY, INK, PAPER, PRINT, VERDICTS, method_looks
 GREY_ONES = "grey: the other methods"
 
 
-def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path) -> list[Path]:
+def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path, progress: bool | None = None) -> list[Path]:
     """Draws every figure the results allow.
 
     Arguments:
         results: a directory with results.nc, that file, or the dataset.
         out_dir: where to; made if it is not there.
+        progress: False for no progress bar.
 
     Returns:
         The files written: for each figure a PNG (300 dots an inch) and a PDF.
@@ -53,11 +56,13 @@ def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path) -> list
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    with mpl.rc_context(PRINT):
+    total = len(axes_of(ds)[1]) + len(FIGURES) + len(gallery_tasks(ds))
+    with mpl.rc_context(PRINT), Progress("drawing figures", total, progress, at_most=True) as bar:
         for name, figure in figures(ds):
             figure.savefig(out / f"{name}.png", dpi=300)
             figure.savefig(out / f"{name}.pdf", metadata={"CreationDate": None})
             written += [out / f"{name}.png", out / f"{name}.pdf"]
+            bar.advance(1, name)
     return written
 
 

@@ -27,12 +27,13 @@ from .words import headline
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_report(results: xr.Dataset | str | Path, out_html: str | Path) -> Path:
+def write_report(results: xr.Dataset | str | Path, out_html: str | Path, progress: bool | None = None) -> Path:
     """Writes the report.
 
     Arguments:
         results: a directory with results.nc, that file, or the dataset.
         out_html: the file to write; its directory is made if it is not there.
+        progress: False for no progress bar.
 
     Returns:
         The path of the page.
@@ -40,11 +41,11 @@ def write_report(results: xr.Dataset | str | Path, out_html: str | Path) -> Path
     ds = open_results(results)
     out = Path(out_html)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(_render(ds), encoding="utf-8")
+    out.write_text(_render(ds, progress), encoding="utf-8")
     return out
 
 
-def _render(ds: xr.Dataset) -> str:
+def _render(ds: xr.Dataset, progress: bool | None) -> str:
     labels, tasks, methods, budgets = axes_of(ds)
     settings, colours = settings_of(ds), theme(methods, budgets)
     environment = Environment(
@@ -87,7 +88,7 @@ def _render(ds: xr.Dataset) -> str:
         MISSING=MISSING,
         information=any(s.information.known for s in settings),
         mixtures=_mixtures(ds),
-        drawn=draw_all(ds, {light: name for name, light, _ in colours}),
+        drawn=draw_all(ds, {light: name for name, light, _ in colours}, progress),
         data=Markup(json.dumps(curves(ds), separators=(",", ":")).replace("<", "\\u003c")),
         css=Markup(environment.get_template("report.css").render(colours=colours)),
         js=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),

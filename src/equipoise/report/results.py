@@ -83,17 +83,21 @@ def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
     if isinstance(results, xr.Dataset):
         ds = results.load()
     else:
-        path = Path(results)
-        path = path / "results.nc" if path.is_dir() else path
+        given = Path(results)
+        path = given / "results.nc" if given.is_dir() else given
         if not path.exists():
-            raise FileNotFoundError(f"there are no results at {path}: `equipoise run --out {path.parent}` writes them")
+            model = (given / "model.safetensors").exists()
+            what = "is a saved posterior, which `equipoise diagnose` judges" if model else "is no experiment"
+            what = what if given.exists() else "does not exist"
+            raise FileNotFoundError(f"{given} {what}; a report is of what `equipoise run` has written")
         with xr.open_dataset(path) as opened:
             ds = opened.load()
     gone = [d for d in (*CELL, "level") if d not in ds.dims]
     if gone:
         raise ValueError(
             f"these are not results of a grid: the dimensions {', '.join(gone)} are missing. "
-            "Pass a directory that `equipoise run` has written, or its results.nc."
+            "Pass a directory that `equipoise run` has written, or its results.nc; for the curve of one posterior, "
+            "`equipoise diagnose --figure` or eq.plots.coverage(ds)."
         )
     if "coverage" not in ds:
         raise ValueError("these results have no coverage: nothing was diagnosed")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["is_table", "read_simulations"]
 
+import fnmatch
 import functools
 import zipfile
 import zlib
@@ -64,7 +65,7 @@ def read_simulations(
         x_path: the file of x where θ and x lie in two `.npy` files.
         theta_key: the key of θ in an `.npz` or HDF5 file.
         x_key: the key of x.
-        theta_columns: the columns of a table that are parameters.
+        theta_columns: the columns of a table that are parameters, in this order; `"flux_*"` stands for all that fit.
         x_columns: the columns of a table that are data.
         x_shape: the shape of one x, to which each row is reshaped.
         n: how many rows to read; all by default.
@@ -280,10 +281,11 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
         if not found:
             raise ValueError(
                 f"no column of {path} is called {what} or {what}_…; there are {_listed(names)}. Say which with "
-                f"{what}_columns=[…], or name them {what}_0, {what}_1, … in the file."
+                f"{what}_columns=[…], in the shell --{what}-key 'a,b', or name them {what}_0, {what}_1, … in the file."
             )
         return found
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+    wanted = [n for w in wanted for n in ([w] if w in names else fnmatch.filter(names, w) or [w])]
     missing = [c for c in wanted if c not in names]
     if missing or not wanted:
         raise ValueError(f"{path} has no column {_listed(missing)}; there are {_listed(names)}")
