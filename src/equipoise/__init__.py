@@ -29,6 +29,7 @@ _HOME = {
     "BoxUniform": "priors",
     "GaussianPrior": "priors",
     "IndependentPrior": "priors",
+    "LogUniform": "priors",
     "as_prior": "priors",
     "TASKS": "tasks",
     "Task": "tasks",
@@ -39,6 +40,7 @@ _HOME = {
     "simulate": "simulations",
     "METHODS": "methods",
     "Method": "methods",
+    "Member": "training",
     "fit": "training",
     "fit_many": "training",
     "Posterior": "posteriors",
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from .priors import BoxUniform as BoxUniform
     from .priors import GaussianPrior as GaussianPrior
     from .priors import IndependentPrior as IndependentPrior
+    from .priors import LogUniform as LogUniform
     from .priors import as_prior as as_prior
     from .simulations import Simulations as Simulations
     from .simulations import Store as Store
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
     from .tasks import TASKS as TASKS
     from .tasks import Task as Task
     from .tasks import task as task
+    from .training import Member as Member
     from .training import fit as fit
     from .training import fit_many as fit_many
 
