@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.priors import OpaquePrior, Prior, marginals, prior_from_spec
+from equipoise.priors import OpaquePrior, Prior, marginals, parts, prior_from_spec
 from equipoise.randomness import isolated
 
 # Each marginal in float64 beside scipy's version of the same distribution.
@@ -32,6 +32,11 @@ MARGINALS = {
     "chi2": (td.Chi2, (4.0,), scipy.stats.chi2(4.0)),
     "pareto": (td.Pareto, (1.0, 3.0), scipy.stats.pareto(3.0)),
     "gumbel": (td.Gumbel, (0.0, 1.0), scipy.stats.gumbel_r()),
+    "log_uniform": (eq.LogUniform, (0.001, 10.0), scipy.stats.loguniform(0.001, 10.0)),
+    "beta": (td.Beta, (2.0, 5.0), scipy.stats.beta(2.0, 5.0)),  # from here on no cdf in torch
+    "steep_beta": (td.Beta, (0.5, 2.0), scipy.stats.beta(0.5, 2.0)),
+    "student_t": (td.StudentT, (3.0, 1.0, 2.0), scipy.stats.t(3.0, 1.0, 2.0)),
+    "fisher": (td.FisherSnedecor, (3.0, 6.0), scipy.stats.f(3.0, 6.0)),
 }
 
 
@@ -296,20 +301,31 @@ def test_anything_with_sample_and_log_prob_is_a_prior() -> None:
 
 
 def test_opaque_torch_priors_return_minus_infinity_where_torch_raises() -> None:
-    beta = td.Independent(td.Beta(torch.tensor([2.0, 3.0]), torch.tensor([2.0, 1.0])), 1)
-    prior = eq.as_prior(beta)  # Beta has no cdf in torch
+    beta = td.Independent(td.Beta(torch.tensor([[2.0, 3.0]]), torch.tensor([[2.0, 1.0]])), 1)
+    beta = td.MixtureSameFamily(td.Categorical(torch.ones(1)), beta)  # over vectors: it has no cdf of a parameter
+    prior = eq.as_prior(beta)
     assert isinstance(prior, OpaquePrior)
     theta = torch.tensor([[0.5, 0.5], [0.5, 1.5], [math.nan, 0.5]])
     expected = beta.log_prob(theta[0])
     torch.testing.assert_close(prior.log_prob(theta), torch.stack([expected, *[torch.tensor(-math.inf)] * 2]))
 
 
+class Drawn:
+    """A prior that draws from torch's global generator."""
+
+    def sample(self, shape: tuple[int, ...] = ()) -> torch.Tensor:
+        return torch.rand(*shape, 2)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.where(((theta >= 0) & (theta <= 1)).all(-1), 0.0, -math.inf)
+
+
 def test_looking_at_a_prior_leaves_the_generator_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    eq.as_prior(td.Independent(td.Beta(torch.ones(2), torch.ones(2)), 1))
-    eq.IndependentPrior([td.Cauchy(0.0, 1.0), td.Gamma(1.0, 1.0)])
+    eq.as_prior(Drawn())
+    eq.as_prior(eq.IndependentPrior([td.Cauchy(0.0, 1.0), td.Gamma(1.0, 1.0), scipy.stats.beta(2, 5)]))
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -366,13 +382,27 @@ def test_torch_priors_are_recognised() -> None:
     [
         (lambda: eq.as_prior(3), TypeError, "eq.BoxUniform.*sample and log_prob; got int$"),
         (lambda: eq.as_prior(td.Normal(0.0, 1.0)), ValueError, "over scalars"),
-        (lambda: eq.as_prior(td.Beta(torch.ones(3), torch.ones(3))), ValueError, "Independent"),
+        (lambda: eq.as_prior(td.RelaxedBernoulli(torch.ones(()), torch.full((3,), 0.5))), ValueError, "Independent"),
         (lambda: eq.BoxUniform([0.0], [0.0]), ValueError, "low < high"),
         (lambda: eq.BoxUniform([0.0], [math.inf]), ValueError, "finite"),
         (lambda: eq.BoxUniform([[0.0]], [[1.0]]), ValueError, "vector"),
         (lambda: eq.IndependentPrior([]), ValueError, "at least one"),
-        (lambda: eq.IndependentPrior([td.Beta(1.0, 2.0)]), ValueError, "no continuous cdf"),
-        (lambda: eq.IndependentPrior([td.Poisson(1.0)]), ValueError, "no continuous cdf"),
+        (lambda: eq.IndependentPrior(td.Normal(0.0, 1.0)), TypeError, "a list"),
+        (lambda: eq.IndependentPrior([td.Normal(0.0, 1.0), 3.0]), TypeError, "marginal 1 is 3.0.*scipy.stats"),
+        (lambda: eq.IndependentPrior([scipy.stats.poisson(2)]), TypeError, "frozen continuous"),
+        (lambda: eq.IndependentPrior([scipy.stats.beta]), TypeError, r"such as scipy.stats.beta\(2, 5\)"),
+        (lambda: eq.IndependentPrior([scipy.stats.multivariate_normal([0, 0])]), TypeError, "one dimension"),
+        (lambda: eq.IndependentPrior([scipy.stats.beta([1, 2], 3)]), ValueError, "one scalar distribution"),
+        (lambda: eq.IndependentPrior([scipy.stats.beta(-1, 3)]), ValueError, "SciPy refuses"),
+        (lambda: eq.IndependentPrior([scipy.stats.vonmises(1)]), ValueError, "torch.distributions.VonMises"),
+        (lambda: eq.as_prior(scipy.stats.beta(2, 5)), TypeError, "eq.IndependentPrior$"),
+        (lambda: eq.as_prior([td.Normal(0.0, 1.0)]), TypeError, "got list; .* eq.IndependentPrior$"),
+        (
+            lambda: eq.IndependentPrior([td.RelaxedBernoulli(torch.ones(()), torch.tensor(0.5))]),
+            ValueError,
+            "object of your own.*start='random'",
+        ),
+        (lambda: eq.IndependentPrior([td.Poisson(1.0)]), ValueError, "no continuous cdf: it is over whole numbers"),
         (lambda: eq.IndependentPrior([td.Normal(torch.zeros(2), 1.0)]), ValueError, "one-dimensional"),
         (lambda: eq.GaussianPrior([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]]), ValueError, "positive definite"),
         (lambda: eq.GaussianPrior([0.0, 0.0], [[1.0, 0.5], [0.0, 1.0]]), ValueError, "symmetric"),
@@ -384,6 +414,277 @@ def test_torch_priors_are_recognised() -> None:
 def test_bad_input_says_what_is_wrong(call, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+# --- distributions of SciPy, and others that torch has no CDF of --------------------------------------------------
+
+FROZEN = {
+    "beta": scipy.stats.beta(2, b=5),
+    "truncated normal": scipy.stats.truncnorm(-1, 2, loc=3, scale=0.5),
+    "skewed": scipy.stats.skewnorm(4),
+    "rayleigh": scipy.stats.rayleigh(scale=2),
+    "bounded above": scipy.stats.weibull_max(2.0),
+    "searched": scipy.stats.vonmises_line(2.0),  # SciPy has no formula of its quantiles
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_distributions_of_scipy(name: str) -> None:
+    reference = FROZEN[name]
+    prior = eq.IndependentPrior([reference, td.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)])
+    z = np.linspace(-4.5, 4.5, 15)
+    theta = np.where(z < 0, reference.ppf(scipy.stats.norm.cdf(z)), reference.isf(scipy.stats.norm.sf(z)))
+    both = torch.tensor(np.stack([theta, np.zeros_like(z)], -1), requires_grad=True)
+    np.testing.assert_allclose(
+        prior.log_prob(both).detach(), reference.logpdf(theta) + scipy.stats.norm.logpdf(0), rtol=1e-10
+    )
+    score = prior.to_normal(both)
+    np.testing.assert_allclose(score[:, 0].detach(), z, atol=1e-8)
+    # dz/dθ = p(θ)/φ(z), and its inverse in the other direction.
+    (slope,) = torch.autograd.grad(score.sum(), both)
+    expected = np.exp(reference.logpdf(theta) - scipy.stats.norm.logpdf(z))
+    np.testing.assert_allclose(slope[:, 0], expected, rtol=1e-7)
+    start = torch.tensor(np.stack([z, z], -1), requires_grad=True)
+    back = prior.from_normal(start)
+    np.testing.assert_allclose(back[:, 0].detach(), theta, rtol=1e-8, atol=1e-10)
+    (slope,) = torch.autograd.grad(back.sum(), start)
+    np.testing.assert_allclose(slope[:, 0], 1 / expected, rtol=1e-6)
+    torch.manual_seed(0)
+    draws = prior.sample((5000,))
+    assert draws.dtype == torch.float64 and prior.contains(draws).all()
+    # False alarm of one in 1e5 seeds, and this one is fixed.
+    assert scipy.stats.kstest(draws[:, 0].numpy(), reference.cdf).pvalue > 1e-5
+    torch.testing.assert_close(prior.mean[0], torch.tensor(reference.mean(), dtype=torch.float64))
+    torch.testing.assert_close(prior.variance[0], torch.tensor(reference.var(), dtype=torch.float64))
+    again = prior_from_spec(json.loads(json.dumps(prior.spec())))
+    assert repr(again) == repr(prior) and again.sample((2,)).dtype == torch.float64
+    assert torch.equal(again.to_normal(draws[:9]), prior.to_normal(draws[:9]))
+
+
+@pytest.mark.parametrize("name", ["beta", "rayleigh"])
+def test_slope_of_a_density_of_scipy(name: str) -> None:
+    family = {"beta": td.Beta, "rayleigh": td.Weibull}[name]
+    twin = family(*(torch.tensor(v, dtype=torch.float64) for v in ((2.0, 5.0) if name == "beta" else (8**0.5, 2.0))))
+    theta = torch.tensor([0.001, 0.1, 0.4, 0.95], dtype=torch.float64)
+    slopes = []
+    for prior in (eq.IndependentPrior([FROZEN[name]]), eq.IndependentPrior([twin])):
+        at = theta[:, None].clone().requires_grad_()
+        slopes.append(torch.autograd.grad(prior.log_prob(at).sum(), at)[0])
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["beta", "student_t", "fisher"])
+def test_second_derivatives_where_scipy_has_the_cdf(name: str) -> None:
+    marginal = make(name)
+    theta = torch.tensor([0.2, 0.5, 0.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t: marginals.to_normal(marginal, t), theta)
+    assert torch.autograd.gradgradcheck(lambda t: marginals.to_normal(marginal, t), theta)
+
+
+def test_draws_of_scipy_follow_the_seed() -> None:
+    prior = eq.IndependentPrior([scipy.stats.beta(2, 5)])
+    draws = []
+    for seed in (1, 1, 2):
+        with isolated(seed):
+            draws.append(prior.sample((4,)))
+    assert draws[0].shape == (4, 1) and draws[0].dtype == torch.float32
+    assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+
+
+def test_distributions_of_ones_own_in_scipys_style_are_not_stored() -> None:
+    class Triangle(scipy.stats.rv_continuous):
+        def _pdf(self, x):
+            return 2 * x
+
+        def _cdf(self, x):
+            return x**2
+
+    prior = eq.IndependentPrior([Triangle(a=0, b=1, name="triangle")()])
+    torch.testing.assert_close(prior.to_uniform(torch.tensor([[0.5]])), torch.tensor([[0.25]]))
+    torch.testing.assert_close(prior.from_uniform(torch.tensor([[0.25]])), torch.tensor([[0.5]]))
+    assert prior.spec()["kind"] == "opaque"
+
+
+@pytest.mark.parametrize("loc", [0.0, 2.5, -1.0])
+def test_an_angle_lives_between_minus_pi_and_pi(loc: float) -> None:
+    marginal = td.VonMises(torch.tensor(loc, dtype=torch.float64), torch.tensor(1.7, dtype=torch.float64))
+    prior = eq.IndependentPrior([marginal])
+    theta = torch.linspace(-math.pi, math.pi, 20_001, dtype=torch.float64)
+    density = prior.log_prob(theta[:, None]).exp()
+    cumulative = torch.cat([torch.zeros(1), torch.cumulative_trapezoid(density, theta)]).double()
+    torch.testing.assert_close(cumulative[-1], torch.tensor(1.0, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(prior.to_uniform(theta[:, None])[:, 0], cumulative, atol=1e-6, rtol=0)
+    z = torch.linspace(-3, 3, 25, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(prior.to_normal(prior.from_normal(z)), z, atol=1e-8, rtol=0)
+    torch.manual_seed(0)
+    draws = prior.sample((5000,))
+    assert scipy.stats.kstest(prior.to_uniform(draws)[:, 0].numpy(), "uniform").pvalue > 1e-5
+    assert not prior.contains(torch.tensor([3.2])) and prior.log_prob(torch.tensor([[3.2]])) == -math.inf
+
+
+# --- log-uniform ---------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(-30, 8), st.floats(1e-3, 29), st.floats(0, 1))
+@settings(max_examples=200, deadline=None)
+def test_log_uniform_is_a_uniform_of_the_logarithm(exponent: float, decades: float, u: float) -> None:
+    ends = torch.tensor([10**exponent, 10 ** (exponent + decades)], dtype=torch.float64)
+    prior = eq.as_prior(eq.LogUniform(ends[:1], ends[1:]))
+    box = eq.BoxUniform(ends[:1].log(), ends[1:].log())
+    theta = prior.from_uniform(torch.tensor([[u]], dtype=torch.float64))
+    assert prior.contains(theta).all()
+    torch.testing.assert_close(
+        theta.log(), box.from_uniform(torch.tensor([[u]], dtype=torch.float64)), atol=1e-10, rtol=0
+    )
+    torch.testing.assert_close(prior.log_prob(theta), box.log_prob(box.mean) - theta[:, 0].log())
+    rounding = 1e-12 / decades / scipy.stats.norm.pdf(5.2)
+    assert abs(float(prior.to_normal(theta) - box.to_normal(theta.log()))) < 1e-6 + rounding
+
+
+def test_log_uniform_in_single_precision() -> None:
+    marginal = eq.LogUniform(1e-30, 1e30)  # 60 decades, whose ratio is no float32
+    prior = eq.IndependentPrior([marginal])
+    reference = scipy.stats.loguniform(1e-30, 1e30)
+    u = torch.linspace(0, 1, 33)[:, None]
+    np.testing.assert_allclose(prior.from_uniform(u)[:, 0], reference.ppf(u[:, 0].numpy()), rtol=1e-5)
+    theta = prior.sample((2000,))
+    assert prior.contains(theta).all() and theta.dtype == torch.float32
+    assert scipy.stats.kstest(theta[:, 0].double().numpy(), reference.cdf).pvalue > 1e-5
+    torch.testing.assert_close(prior.from_normal(prior.to_normal(theta)), theta, rtol=2e-4, atol=0)
+    edges = torch.tensor([[1e-30], [1e30]])
+    torch.testing.assert_close(prior.to_normal(edges), torch.tensor([[-5.2], [5.2]]), atol=1e-5, rtol=0)
+    assert not prior.contains(torch.tensor([[-1.0], [0.0], [1.1e30]])).any()
+    assert (prior.log_prob(torch.tensor([[-1.0], [0.0], [1.1e30]])) == -math.inf).all()
+
+
+def test_log_uniform_as_a_torch_distribution() -> None:
+    reference = scipy.stats.loguniform([0.001, 2.0], [10.0, 3.0])
+    batch = eq.LogUniform(torch.tensor([0.001, 2.0], dtype=torch.float64), torch.tensor([10.0, 3.0]))
+    assert batch.batch_shape == (2,) and batch.low.dtype == torch.float64
+    np.testing.assert_allclose(batch.mean, reference.mean())
+    np.testing.assert_allclose(batch.variance, reference.var(), rtol=1e-7)
+    np.testing.assert_allclose(batch.entropy(), reference.entropy(), rtol=1e-7)
+    theta = torch.tensor([[0.5, 2.5], [11.0, 1.0]], dtype=torch.float64)
+    np.testing.assert_allclose(batch.log_prob(theta), reference.logpdf(theta))
+    np.testing.assert_allclose(batch.cdf(theta), reference.cdf(theta))
+    assert batch.expand((3, 2)).sample((4,)).shape == (4, 3, 2)
+    assert batch.support.check(batch.sample((100,))).all()
+    prior = eq.as_prior(td.Independent(batch, 1))
+    assert isinstance(prior, eq.IndependentPrior) and repr(prior.marginals[0]) == "LogUniform(low=0.001, high=10)"
+    end = torch.tensor(2.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(eq.LogUniform(1.0, end).rsample((5,)).sum(), end)
+    assert slope > 0
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match="0 < low < high"):
+            eq.LogUniform(low, high)
+
+
+# --- shapes of sbi, simplices, single precision -------------------------------------------------------------------
+
+
+def test_marginals_with_shape_one_are_marginals() -> None:
+    shaped = [
+        td.Uniform(torch.zeros(1), torch.ones(1)),
+        td.Independent(td.Gamma(torch.ones(1), 2 * torch.ones(1)), 1),
+        td.MultivariateNormal(torch.ones(1), 4 * torch.eye(1)),
+        td.Normal(1.0, 2.0),
+        eq.BoxUniform([0.0], [3.0]),
+        eq.GaussianPrior([0.0], [[4.0]]),
+        eq.IndependentPrior([td.Normal(0.0, 1.0)]),
+        eq.LogUniform([1.0], [2.0]),
+    ]
+    plain = [
+        td.Uniform(0.0, 1.0),
+        td.Gamma(1.0, 2.0),
+        td.Normal(1.0, 2.0),
+        td.Normal(1.0, 2.0),
+        td.Uniform(0.0, 3.0),
+        td.Normal(0.0, 2.0),
+        td.Normal(0.0, 1.0),
+        eq.LogUniform(1.0, 2.0),
+    ]
+    prior = eq.IndependentPrior(shaped)
+    assert prior.dim == len(shaped) and prior.spec() == eq.IndependentPrior(plain).spec()
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        td.Dirichlet(torch.ones(3)),
+        td.LogisticNormal(torch.zeros(2), torch.ones(2)),
+        td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Dirichlet(torch.ones(2, 3))),
+    ],
+)
+def test_simplices_are_refused_with_a_way_out(prior: td.Distribution) -> None:
+    with pytest.raises(ValueError, match=r"simplex.*Leave out the last coordinate"):
+        eq.as_prior(prior)
+
+
+def test_a_simplex_in_sbis_product_is_refused() -> None:
+    utils = pytest.importorskip("sbi.utils", reason="sbi is not installed")
+    parts = [td.Uniform(torch.zeros(1), torch.ones(1)), td.Dirichlet(torch.ones(3))]
+    with pytest.raises(ValueError, match="simplex"):
+        eq.as_prior(utils.MultipleIndependent(parts))
+
+
+class Dates:
+    """Julian dates of one day, in double precision."""
+
+    def __init__(self, start: float, width: float) -> None:
+        self.start, self.width = start, width
+
+    def sample(self, shape: tuple[int, ...] = ()) -> torch.Tensor:
+        return self.start + self.width * torch.rand(*shape, 1, dtype=torch.float64)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(theta.shape[:-1])
+
+
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: eq.BoxUniform([1e44], [1e45]), "too large for single precision.*Rescale"),
+        (lambda: eq.BoxUniform(torch.tensor([1e44]), torch.tensor([1e45])), "ends at 3.4e38"),
+        (lambda: eq.BoxUniform([0.0], [1e-60]), "too small for single precision"),
+        (lambda: eq.BoxUniform([0.0, 2459000.0], [1.0, 2459000.1]), "too close together.*offset"),
+        (lambda: eq.LogUniform(1e-60, 1.0), "too small for single precision"),
+        (
+            lambda: eq.as_prior(
+                eq.BoxUniform(torch.tensor([2459000.0], dtype=DOUBLE), torch.tensor([2459000.1], dtype=DOUBLE))
+            ),
+            "parameter 0 of .* varies too little.*steps of 0.25.*offset",
+        ),
+        (lambda: eq.as_prior(eq.IndependentPrior([td.Normal(2459000.0, 0.01)])), "varies too little"),
+        (lambda: eq.as_prior(eq.GaussianPrior([0.0, 1e8], [[1.0, 0.0], [0.0, 1.0]])), "parameter 1"),
+        (lambda: eq.as_prior(td.MultivariateNormal(torch.full((1,), 1e8), torch.eye(1))), "varies too little"),
+        (lambda: eq.as_prior(td.Uniform(torch.zeros(1), torch.tensor([1e44]))), "3.4e38"),
+        (lambda: eq.as_prior(eq.IndependentPrior([scipy.stats.norm(0, 1e45)])), "too large for single"),
+        (lambda: eq.as_prior(Dates(2459000.0, 0.01)), "vary too little for single precision"),
+        (lambda: eq.as_prior(Dates(1e44, 1e43)), "too large for single precision"),
+        (lambda: prior_from_spec({"kind": "box", "low": [1e44], "high": [1e45]}), "too large"),
+        (lambda: prior_from_spec({"kind": "box", "low": [2459000.0], "high": [2459000.1]}), "too close"),
+    ],
+)
+def test_what_single_precision_cannot_hold(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_what_single_precision_hardly_holds_is_told_of() -> None:
+    with pytest.warns(UserWarning, match="steps of 0.25 only.*offset"):
+        eq.as_prior(eq.BoxUniform([2459000.0], [2459010.0]))
+    eq.as_prior(eq.BoxUniform([2459000.0], [2460000.0]))  # warnings are errors here
+    eq.as_prior(eq.BoxUniform([1e-60], [1.0]))  # whose end is 0
+    double = eq.BoxUniform(torch.tensor([2459000.0], dtype=DOUBLE), torch.tensor([2459000.1], dtype=DOUBLE))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert eq.as_prior(double) is double
+    finally:
+        torch.set_default_dtype(before)
 
 
 # --- storing and moving --------------------------------------------------------------------------------------------
@@ -413,8 +714,8 @@ def test_to_the_same_device(name: str) -> None:
 def test_moving_reaches_every_tensor() -> None:
     # The meta device holds no numbers, but shows where a tensor would be.
     for marginal in [*(make(name) for name in MARGINALS), mixture()]:
-        moved = marginals.moved(marginal, torch.device("meta"))
-        assert marginals.device_of(moved).type == "meta" and marginals.device_of(marginal).type == "cpu"
+        moved = parts.moved(marginal, torch.device("meta"))
+        assert parts.device_of(moved).type == "meta" and parts.device_of(marginal).type == "cpu"
     box, gaussian = priors()["box"], priors()["gaussian"]
     assert isinstance(box, eq.BoxUniform) and isinstance(gaussian, eq.GaussianPrior)
     assert gaussian.loc.to("meta").device.type == "meta"

@@ -16,10 +16,11 @@ float32 is told in `marginals`.
 
 Every method works in the dtype and on the device of its argument, whatever those of the prior.
 
-    conversion ──► box, independent, gaussian, opaque ──► base
-    text                    marginals
+    text ──► conversion ──► independent ──► box, gaussian ──► marginals ──► parts ──► scipys, loguniform ──► base
+                            opaque
 
-`conversion` makes priors of what users bring and of what was stored, `text` of what they type.
+`conversion` makes priors of what users bring and of what was stored, `text` of what they type. `marginals` has the map
+of a single parameter, `parts` takes torch's distributions apart and describes them as JSON.
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ from .box import BoxUniform
 from .conversion import as_prior, prior_from_spec
 from .gaussian import GaussianPrior
 from .independent import IndependentPrior
+from .loguniform import LogUniform
 from .opaque import OpaquePrior
 
-__all__ = ["BoxUniform", "GaussianPrior", "IndependentPrior", "OpaquePrior", "Prior", "as_prior", "prior_from_spec"]
+__all__ = [
+    "BoxUniform",
+    "GaussianPrior",
+    "IndependentPrior",
+    "LogUniform",
+    "OpaquePrior",
+    "Prior",
+    "as_prior",
+    "prior_from_spec",
+]

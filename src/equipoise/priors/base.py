@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Prior", "as_vector", "dtype_name"]
+__all__ = ["Prior", "as_numbers", "as_vector", "dtype_name", "refuse_what_single_precision_loses"]
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -14,10 +14,53 @@ from torch.distributions import Distribution, constraints
 
 def as_vector(value: Any, name: str) -> Tensor:
     """Numbers with one entry a parameter, with shape `(D,)`; `name` is what an error calls them."""
-    tensor = torch.atleast_1d(torch.as_tensor(value))
+    tensor = torch.atleast_1d(as_numbers(value, name))
     if tensor.ndim != 1:
         raise ValueError(f"{name} should be a vector with one entry a parameter, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def as_numbers(value: Any, name: str) -> Tensor:
+    """Real numbers of any shape as a floating-point tensor; `name` is what an error calls them."""
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} should be numbers, got {value!r}") from error
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+
+
+def refuse_what_single_precision_loses(what: str, low: Any, high: Any) -> None:
+    """Raise if the ends of an interval, as they were given, are in order but no longer so once they are tensors.
+
+    Arguments:
+        what: what the error says has these ends.
+        low: the lower ends as the caller has them, before any rounding.
+        high: the upper ends.
+    """
+    exact = [torch.as_tensor(end, dtype=torch.float64) for end in (low, high)]
+    if not bool((exact[0] < exact[1]).all()):
+        return
+    kept = [as_numbers(end, "an end").double() for end in (low, high)]
+    if any(bool((e.isfinite() & ~k.isfinite()).any()) for e, k in zip(exact, kept, strict=True)):
+        raise ValueError(
+            f"{what} from {_listed(low)} to {_listed(high)} is too large for single precision, which ends at 3.4e38 "
+            "and in which networks compute. Rescale the parameter: other units, or its logarithm"
+        )
+    if any(bool(((e != 0) & (k == 0)).any()) for e, k in zip(exact, kept, strict=True)):
+        raise ValueError(
+            f"{what} from {_listed(low)} to {_listed(high)} is too small for single precision, which ends at 1e-45 "
+            "and in which networks compute. Rescale the parameter: other units, or its logarithm"
+        )
+    if not bool((kept[0] < kept[1]).all()):
+        raise ValueError(
+            f"{what} from {_listed(low)} to {_listed(high)}: the ends are too close together for single precision, "
+            f"where they become {kept[0].tolist()} and {kept[1].tolist()}; networks compute in it. Subtract an offset "
+            "from the parameter, and add it in the simulator"
+        )
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from . import marginals as one
-from .base import Prior, as_vector, dtype_name
+from .base import Prior, as_vector, dtype_name, refuse_what_single_precision_loses
+
+
+def _of_single_precision(low: Tensor, high: Tensor) -> str:
+    """A hint for numbers that were rounded before they came here."""
+    if low.dtype == torch.float64 or (low.isfinite().all() and high.isfinite().all()):
+        return ""
+    return ". Single precision ends at 3.4e38: rescale a parameter that is larger"
 
 
 class BoxUniform(Prior):
@@ -29,12 +36,14 @@ class BoxUniform(Prior):
     """
 
     def __init__(self, low: Any, high: Any) -> None:
+        given = low, high
         low, high = as_vector(low, "low"), as_vector(high, "high")
         low, high = torch.broadcast_tensors(low, high.to(low.device))
         if not (low.isfinite().all() and high.isfinite().all() and (low < high).all()):
+            refuse_what_single_precision_loses("BoxUniform", *given)
             raise ValueError(
                 "BoxUniform needs finite corners with low < high in every coordinate, "
-                f"got {low.tolist()} and {high.tolist()}"
+                f"got {low.tolist()} and {high.tolist()}{_of_single_precision(low, high)}"
             )
         dtype = torch.promote_types(low.dtype, high.dtype)
         self.low, self.high = low.to(dtype), high.to(dtype)

@@ -8,18 +8,61 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from . import marginals as one
 from .base import Prior
+from .box import BoxUniform
+from .gaussian import GaussianPrior
+from .parts import describe, device_of, moved, parameters, scalars
+from .scipys import ScipyMarginal, is_scipy
+
+
+def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
+    """Marginal j as a distribution with shape `()` and a CDF; SciPy's draw in the dtype and on the device of `like`."""
+    match marginal:
+        case BoxUniform(dim=1):
+            return td.Uniform(marginal.low[0], marginal.high[0])
+        case GaussianPrior(dim=1):
+            return td.Normal(marginal.loc[0], marginal.scale_tril[0, 0])
+        case IndependentPrior(dim=1):
+            return marginal.marginals[0]
+    if is_scipy(marginal):
+        return ScipyMarginal(marginal, like)
+    if not isinstance(marginal, Distribution):
+        raise TypeError(
+            f"marginal {j} is {marginal!r}; give a distribution: one of torch.distributions, eq.LogUniform, or a "
+            "frozen one of scipy.stats such as scipy.stats.beta(2, 5)"
+        )
+    if (marginal.batch_shape or marginal.event_shape) and len(alone := scalars(marginal)) == 1:
+        marginal = alone[0]  # with shape (1,), as sbi has them
+    if marginal.batch_shape or marginal.event_shape:
+        raise ValueError(
+            f"marginal {j}, {marginal}, is not one-dimensional: its batch shape is {tuple(marginal.batch_shape)} and "
+            f"its event shape {tuple(marginal.event_shape)}. Give one scalar distribution a parameter."
+        )
+    if one.is_discrete(marginal):
+        raise ValueError(
+            f"marginal {j}, {marginal}, has no continuous cdf: it is over whole numbers, and posteriors here are "
+            "densities over real ones. Leave it to the simulator to draw, or choose a continuous parameter instead."
+        )
+    if not one.has_cdf(marginal):
+        raise ValueError(
+            f"marginal {j}, {marginal}, has no continuous cdf that torch or SciPy knows, and flows started at the "
+            "prior need one. Bring the whole prior as an object of your own with sample and log_prob (docs/priors.md), "
+            "and train with start='random'."
+        )
+    return marginal
 
 
 class IndependentPrior(Prior):
-    """A product of independent one-dimensional torch distributions, each with a `cdf`.
+    """A product of independent one-dimensional distributions, each with a CDF.
 
     Arguments:
-        marginals: one scalar distribution a parameter. One without an `icdf` is inverted numerically.
+        marginals: one distribution a parameter: torch's, `eq.LogUniform`, or a frozen one of `scipy.stats`. Its shape
+            is `()`, or `(1,)` as in sbi. One without quantiles of its own is inverted numerically.
 
     Example:
         >>> import torch.distributions as td
@@ -28,32 +71,24 @@ class IndependentPrior(Prior):
         torch.Size([4, 3])
     """
 
-    def __init__(self, marginals: Sequence[Distribution]) -> None:
-        if not marginals:
+    def __init__(self, marginals: Sequence[Any]) -> None:
+        if isinstance(marginals, Distribution) or is_scipy(marginals):
+            raise TypeError(f"IndependentPrior needs a list with one distribution a parameter, got {marginals!r} alone")
+        if not len(marginals):
             raise ValueError("IndependentPrior needs at least one marginal")
-        for j, marginal in enumerate(marginals):
-            if marginal.batch_shape or marginal.event_shape:
-                raise ValueError(
-                    f"marginal {j}, {marginal}, is not one-dimensional: its batch shape is "
-                    f"{tuple(marginal.batch_shape)} and its event shape {tuple(marginal.event_shape)}. "
-                    "Give one scalar distribution a parameter."
-                )
-            if not one.has_cdf(marginal):
-                raise ValueError(
-                    f"marginal {j}, {marginal}, has no continuous cdf. Pass the prior as it is (any distribution with "
-                    "sample and log_prob will do) and leave start='random'; only flows started at the prior need a CDF."
-                )
-        devices = {one.device_of(m) for m in marginals}
+        tensors = (v for m in marginals if isinstance(m, Distribution) for v in parameters(m).values())
+        like = next((v for v in tensors if v.is_floating_point()), None)
+        self.marginals = tuple(_scalar(j, m, like) for j, m in enumerate(marginals))
+        devices = {device_of(m) for m in self.marginals}
         if len(devices) > 1:
             raise ValueError(
                 f"the marginals live on {len(devices)} devices, {sorted(map(str, devices))}; put them on one"
             )
-        self.marginals = tuple(marginals)
         super().__init__(len(self.marginals))
 
     @property
     def device(self) -> torch.device:
-        return one.device_of(self.marginals[0])
+        return device_of(self.marginals[0])
 
     @property
     def mean(self) -> Tensor:
@@ -85,10 +120,10 @@ class IndependentPrior(Prior):
         return self._each(one.from_uniform, u)
 
     def to(self, device: str | torch.device) -> IndependentPrior:
-        return IndependentPrior([one.moved(m, torch.device(device)) for m in self.marginals])
+        return IndependentPrior([moved(m, torch.device(device)) for m in self.marginals])
 
     def spec(self) -> dict[str, Any]:
-        described = [one.describe(m) for m in self.marginals]
+        described = [describe(m) for m in self.marginals]
         if None in described:  # a transformed distribution or a mixture, whose code cannot be stored
             return {"kind": "opaque", "dim": self.dim, "repr": repr(self)}
         return {"kind": "independent", "marginals": described}

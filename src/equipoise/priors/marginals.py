@@ -5,7 +5,10 @@ that it loses the upper tail, because 1 - 2⁻²⁴ is the largest float32 below
 
 - a uniform measures its distance from the nearer end, which keeps both tails and makes the map antisymmetric;
 - normal and log-normal marginals are affine in z (or in log θ) and never see a probability;
+- a log-uniform is a uniform in log θ, which is taken in float64;
 - any other CDF is evaluated in float64, where 1 - F resolves \(|z| \le 8.2\), and clamped at 8.
+
+Where torch knows no CDF, SciPy may (`scipys`).
 
 Where torch knows no `icdf` the quantile is solved for. Let T be torch's map from the real line to the support.
 Newton's method on \(h(y) = \Phi^{-1}(F(T(y))) - z\), whose slope is \(p(\theta)\,T'(y)/\varphi(h + z)\), needs a
@@ -15,31 +18,28 @@ handful of steps because h is nearly straight; a bracket catches it where it is 
 from __future__ import annotations
 
 __all__ = [
-    "build",
     "contains",
-    "describe",
-    "device_of",
     "from_normal",
     "from_uniform",
     "has_cdf",
+    "is_discrete",
     "log_prob",
-    "moved",
-    "parameters",
-    "scalars",
     "to_normal",
     "to_uniform",
 ]
 
-import copy
-import inspect
 import math
 from typing import Any
 
 import torch
 import torch.distributions as td
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 from torch.special import ndtr, ndtri
+
+from . import scipys
+from .loguniform import LogUniform
+from .parts import device_of
 
 #: |z| of a uniform never exceeds this: Φ(-5.2) = 1e-7 is about the spacing of float32 at the edge of a box.
 Z_EDGE = 5.2
@@ -76,6 +76,10 @@ def to_normal(marginal: Distribution, theta: Tensor) -> Tensor:
     match marginal:
         case td.Uniform():
             return uniform_to_normal(theta, marginal.low.to(theta.dtype), marginal.high.to(theta.dtype))
+        case LogUniform():
+            low, high = _ends(marginal, theta)
+            z = uniform_to_normal(theta.double().clamp(low, high).log(), low.log(), high.log())
+            return z.to(theta.dtype)
         case td.Normal():
             return (theta - marginal.loc) / marginal.scale
         case td.LogNormal():
@@ -88,6 +92,10 @@ def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
     match marginal:
         case td.Uniform():
             return uniform_from_normal(z, marginal.low.to(z.dtype), marginal.high.to(z.dtype))
+        case LogUniform():
+            low, high = _ends(marginal, z)
+            theta = uniform_from_normal(z.double(), low.log(), high.log()).exp()
+            return theta.clamp(low, high).to(z.dtype)
         case td.Normal():
             return marginal.loc + marginal.scale * z
         case td.LogNormal():
@@ -96,7 +104,10 @@ def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
         0.1 - Z_MAX, Z_MAX - 0.1
     )  # short of where the score saturates: the solver must see a crossing
     try:
-        theta = marginal.icdf(ndtr(wide))
+        if scipys.knows(marginal):
+            theta = _with_slope(marginal, scipys.quantile(marginal, wide), wide)
+        else:
+            theta = marginal.icdf(ndtr(wide))
     except NotImplementedError:
         theta = _solve(marginal, wide)
     return _into_support(marginal, theta.to(z.dtype))
@@ -107,22 +118,27 @@ def to_uniform(marginal: Distribution, theta: Tensor) -> Tensor:
     match marginal:
         case td.Uniform():
             return ((theta - marginal.low) / (marginal.high - marginal.low)).clamp(0, 1)
+        case LogUniform():
+            return marginal.cdf(theta.double()).to(theta.dtype)
         case td.Normal() | td.LogNormal():
             return ndtr(to_normal(marginal, theta))
-    return _cdf(marginal, theta.double()).to(theta.dtype)
+    return _tails(marginal, theta.double())[0].to(theta.dtype)
 
 
 def from_uniform(marginal: Distribution, u: Tensor) -> Tensor:
     """θ from u: the inverse of `to_uniform`. Finite also at u = 0 and u = 1 of an unbounded marginal."""
     if isinstance(marginal, td.Uniform):
         return torch.lerp(marginal.low.to(u.dtype), marginal.high.to(u.dtype), u)
+    if isinstance(marginal, LogUniform):
+        low, high = _ends(marginal, u)
+        return marginal.icdf(u.double()).clamp(low, high).to(u.dtype)
     limit = probability(-Z_MAX)
     return from_normal(marginal, ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
 
 def contains(marginal: Distribution, theta: Tensor) -> Tensor:
-    """Whether θ lies in the support, both ends of a uniform included; False for NaN and infinities."""
-    if isinstance(marginal, td.Uniform):
+    """Whether θ lies in the support, both ends of a uniform or log-uniform included; False for NaN and infinities."""
+    if isinstance(marginal, td.Uniform | LogUniform):
         return (theta >= marginal.low.to(theta.dtype)) & (theta <= marginal.high.to(theta.dtype))
     return _support(marginal).check(theta) & theta.isfinite()
 
@@ -136,10 +152,20 @@ def log_prob(marginal: Distribution, theta: Tensor) -> Tensor:
 
 
 def has_cdf(distribution: Distribution) -> bool:
-    """Whether the distribution is continuous and knows its CDF."""
+    """Whether the distribution is continuous and its CDF is known, to torch or to SciPy."""
+    if scipys.knows(distribution):
+        return True
     try:
         distribution.cdf(_interior(distribution, torch.zeros((), device=device_of(distribution))))
-        return not _support(distribution).is_discrete
+        return not is_discrete(distribution)
+    except NotImplementedError:
+        return False
+
+
+def is_discrete(distribution: Distribution) -> bool:
+    """Whether the distribution is over whole numbers."""
+    try:
+        return bool(_support(distribution).is_discrete)
     except NotImplementedError:
         return False
 
@@ -147,24 +173,37 @@ def has_cdf(distribution: Distribution) -> bool:
 # --- the general CDF -----------------------------------------------------------------------------------------------
 
 
-def _cdf(marginal: Distribution, theta: Tensor) -> Tensor:
-    """F(θ): 0 below the support, 1 above it, NaN for NaN."""
+def _tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """F(θ) and 1 - F(θ): 0 and 1 below the support, 1 and 0 above it, NaN for NaN."""
     inside = contains(marginal, theta)
     middle = _interior(marginal, theta)
+    safe = torch.where(inside, theta, middle)
+    if scipys.knows(marginal):
+        lower, upper = scipys.tails(marginal, safe)
+    else:
+        lower = marginal.cdf(safe)
+        upper = 1 - lower
     outside = torch.where(theta.isnan(), theta, (theta > middle).to(theta.dtype))
-    return torch.where(inside, marginal.cdf(torch.where(inside, theta, middle)), outside)
+    return torch.where(inside, lower, outside), torch.where(inside, upper, 1 - outside)
 
 
 def _normal_score(marginal: Distribution, theta: Tensor) -> Tensor:
-    u = _cdf(marginal, theta)
-    below = u <= 0.5
+    lower, upper = _tails(marginal, theta)
+    below = lower <= 0.5
     # One `ndtri` of the smaller tail: the branch not taken would have an infinite derivative at the edge.
-    z = ndtri(torch.where(below, u, 1 - u).clamp(min=probability(-Z_MAX)))
+    z = ndtri(torch.where(below, lower, upper).clamp(min=probability(-Z_MAX)))
     return torch.where(below, z, -z)
 
 
 def _support(distribution: Distribution) -> Any:
+    if isinstance(distribution, td.VonMises):  # its draws; torch says the whole line, on which it has no mass 1
+        return constraints.interval(-math.pi, math.pi)
     return distribution.support
+
+
+def _ends(marginal: LogUniform, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of a log-uniform, rounded as θ is, in float64."""
+    return marginal.low.to(like.dtype).double(), marginal.high.to(like.dtype).double()
 
 
 def _line(distribution: Distribution) -> tuple[td.Transform, float]:
@@ -206,7 +245,14 @@ def _solve(marginal: Distribution, z: Tensor) -> Tensor:
             y = after
             if done:
                 break
-        theta = transform(sign * y)
+    return _with_slope(marginal, transform(sign * y), z)
+
+
+def _with_slope(marginal: Distribution, theta: Tensor, z: Tensor) -> Tensor:
+    """θ, which was found without a derivative, with dθ/dz = φ(z)/p(θ)."""
+    if not z.requires_grad:
+        return theta
+    with torch.no_grad():
         slope = (_log_phi(z) - marginal.log_prob(theta)).exp()
     return theta + (z - z.detach()) * slope
 
@@ -231,79 +277,3 @@ def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
 def _beside(value: Any, theta: Tensor) -> Tensor:
     """A number as a tensor where θ is; made there, since a GPU waits for every copy."""
     return value.to(theta) if isinstance(value, Tensor) else theta.new_full((), value)
-
-
-# --- taking torch distributions apart and building them again -----------------------------------------------------
-
-
-def parameters(distribution: Distribution) -> dict[str, Tensor]:
-    """The arguments that rebuild a torch distribution: `type(d)(**parameters(d))`. Empty where it does not say."""
-    try:
-        declared = distribution.arg_constraints
-    except NotImplementedError:
-        return {}
-    accepted = inspect.signature(type(distribution).__init__).parameters
-    names = [n for n in declared if n in accepted and hasattr(distribution, n)]
-    if {"probs", "logits"} <= set(names):  # two spellings of one argument
-        names.remove("logits")
-    return {n: torch.as_tensor(getattr(distribution, n)) for n in names}
-
-
-def device_of(distribution: Distribution) -> torch.device:
-    """Where the parameters live; the CPU where there are none to ask."""
-    for value in parameters(distribution).values():
-        return value.device
-    parts = (part for part in vars(distribution).values() if isinstance(part, Distribution))
-    return next((device_of(part) for part in parts), torch.device("cpu"))
-
-
-def scalars(prior: Any) -> list[Distribution]:
-    """The marginals of a product of one-dimensional distributions; empty where it is something else."""
-    if isinstance(prior, td.Independent) and prior.reinterpreted_batch_ndims == 1:
-        return scalars(prior.base_dist)
-    if parts := getattr(prior, "dists", None):  # sbi's MultipleIndependent
-        columns = [scalars(part) for part in parts]
-        return [m for column in columns for m in column] if all(columns) else []
-    if not isinstance(prior, Distribution) or len(prior.batch_shape) != 1 or prior.event_shape:
-        return []
-    values = {n: v.expand(prior.batch_shape) for n, v in parameters(prior).items()}
-    make: Any = type(prior)
-    return [make(**{n: v[j] for n, v in values.items()}) for j in range(prior.batch_shape[0])] if values else []
-
-
-def moved(marginal: Distribution, device: torch.device) -> Distribution:
-    """A copy of a distribution with every tensor in it, however deep, on `device`."""
-    twin = copy.deepcopy(marginal)
-    seen: set[int] = set()  # a transform and its inverse hold each other
-
-    def walk(thing: Any) -> Any:
-        if isinstance(thing, Tensor):
-            return thing.to(device)
-        if isinstance(thing, list):
-            return [walk(part) for part in thing]
-        if isinstance(thing, Distribution | td.Transform) and id(thing) not in seen:
-            seen.add(id(thing))
-            thing.__dict__.update({name: walk(value) for name, value in thing.__dict__.items()})
-        return thing
-
-    walk(twin)
-    return twin
-
-
-def describe(marginal: Distribution) -> dict[str, Any] | None:
-    """Name and arguments of one of torch's plain distributions, as JSON; None for anything else."""
-    name, values = type(marginal).__name__, parameters(marginal)
-    if getattr(td, name, None) is not type(marginal) or not values:
-        return None
-    dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
-    return {"name": name, "arguments": {n: float(v) for n, v in values.items()}, "dtype": dtype}
-
-
-def build(spec: dict[str, Any]) -> Distribution:
-    """The inverse of `describe`."""
-    make: Any = getattr(td, spec["name"], None)
-    if not (isinstance(make, type) and issubclass(make, Distribution)):
-        raise ValueError(f"unknown marginal {spec['name']!r} in a stored prior")
-    dtype = getattr(torch, spec.get("dtype", "float32"))
-    arguments: Any = {n: torch.tensor(v, dtype=dtype) for n, v in spec["arguments"].items()}
-    return make(**arguments)

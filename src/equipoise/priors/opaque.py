@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["OpaquePrior"]
+__all__ = ["OpaquePrior", "support_of"]
 
 import math
 from typing import Any
@@ -15,11 +15,27 @@ from equipoise.randomness import undisturbed
 from .base import Prior
 
 
-def _support(distribution: Any) -> Any:
+def support_of(distribution: Any) -> Any:
+    """The support that a distribution says it has; None where it does not."""
     try:
         return getattr(distribution, "support", None)
     except NotImplementedError:  # what torch's base class says for "unknown"
         return None
+
+
+def _refuse_what_rounding_loses(distribution: Any, draw: Tensor) -> None:
+    """Raise where two draws, with shape `(2, D)`, differ and single precision cannot tell."""
+    dtype = torch.get_default_dtype()
+    rounded = draw.to(dtype)
+    large = (draw.isfinite() & ~rounded.isfinite()).any(0)
+    lost = (draw[0] != draw[1]) & (rounded[0] == rounded[1])
+    for j in (large | lost).nonzero().flatten().tolist()[:1]:
+        why = "are too large" if large[j] else "vary too little"
+        raise ValueError(
+            f"draws of parameter {j} of {distribution!r} {why} for single precision, in which networks compute: "
+            f"{draw[:, j].tolist()} become {rounded[:, j].tolist()}. Rescale the parameter, or subtract an offset from "
+            "it, and undo that in the simulator."
+        )
 
 
 class OpaquePrior(Prior):
@@ -46,6 +62,7 @@ class OpaquePrior(Prior):
                 f"log_prob of 2 draws of the prior should have shape (2,), got {tuple(density.shape)}. Wrap the prior "
                 "in torch.distributions.Independent(prior, 1) to sum over parameters."
             )
+        _refuse_what_rounding_loses(distribution, draw)
         self._anchor = draw[0]
         self._device = torch.device(device) if device is not None else draw.device
         super().__init__(draw.shape[1])
@@ -63,7 +80,7 @@ class OpaquePrior(Prior):
         here = value.to(self._anchor.device)
         # torch's own validation refuses points outside the support, or NaN, instead of returning -inf.
         inside = here.isfinite().all(-1)
-        if (support := _support(self.distribution)) is not None:
+        if (support := support_of(self.distribution)) is not None:
             within = support.check(here)
             inside = inside & (within if within.shape == inside.shape else within.all(-1))
         safe = torch.where(inside.unsqueeze(-1), here, self._anchor.to(here.dtype))

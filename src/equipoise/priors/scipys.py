@@ -1,0 +1,222 @@
+r"""Marginals of SciPy: its frozen distributions, and its CDFs of those distributions for which torch has none.
+
+SciPy computes in float64 on the CPU, whatever the device of θ; a microsecond or two a number. What torch has to know
+besides is the derivative, and it is the density on either tail,
+
+.. math:: \frac{d}{d\theta} F(\theta) = p(\theta), \qquad \frac{d}{d\theta} (1 - F(\theta)) = -p(\theta).
+
+Both tails are asked for, so that neither is rounded away. An angle is a special case: torch draws a von Mises from
+\([-\pi, \pi]\) wherever its centre is, and gives it a periodic density on the whole line; here it lives on that
+interval, on which it has mass 1.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ScipyMarginal", "is_scipy", "knows", "quantile", "tails"]
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributions as td
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.special import ndtr
+
+Function = Callable[[np.ndarray], Any]
+
+#: Torch's continuous distributions without a CDF that SciPy has.
+KNOWN = (td.Beta, td.StudentT, td.FisherSnedecor, td.VonMises)
+
+
+def is_scipy(thing: Any) -> bool:
+    """Whether something comes from `scipy.stats`, which is not imported to find out."""
+    return type(thing).__module__.startswith("scipy.stats")
+
+
+def knows(marginal: Distribution) -> bool:
+    """Whether SciPy stands behind the CDF of a marginal."""
+    return isinstance(marginal, (ScipyMarginal, *KNOWN))
+
+
+def tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """F(θ) and 1 - F(θ) for θ inside the support, in float64 where θ is; derivatives are ±p(θ)."""
+    from_below, from_above, _, _ = dataclasses.astuple(_reference(marginal))
+    theta = theta.double()
+    lower = _Known.apply(theta, from_below, lambda t: marginal.log_prob(t).exp())
+    upper = _Known.apply(theta, from_above, lambda t: -marginal.log_prob(t).exp())
+    return lower, upper
+
+
+def quantile(marginal: Distribution, z: Tensor) -> Tensor:
+    """θ with F(θ) = Φ(z), each half from its own tail, in float64 and without a derivative.
+
+    Raises `NotImplementedError` where SciPy has no formula, for it would search for every number by itself, and where
+    it gives up: so it does far out in the tails of a steep beta.
+    """
+    reference = _reference(marginal)
+    if reference.ppf is None or reference.isf is None:
+        raise NotImplementedError(f"SciPy has no quantiles of {marginal}")
+    near = ndtr(-z.detach().double().abs())
+    with warnings.catch_warnings(record=True) as troubles:
+        warnings.simplefilter("always")
+        theta = torch.where(z <= 0, _elsewhere(reference.ppf, near), _elsewhere(reference.isf, near))
+    if troubles or not bool((theta.isfinite() | z.isnan()).all()):
+        raise NotImplementedError(f"SciPy has no such quantiles of {marginal}")
+    return theta
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reference:
+    cdf: Function
+    sf: Function
+    ppf: Function | None
+    isf: Function | None
+
+
+def _reference(marginal: Distribution) -> _Reference:
+    """SciPy's functions of a marginal."""
+    from scipy import stats
+
+    family: Any
+    values: tuple[Tensor, ...]
+    match marginal:
+        case ScipyMarginal():
+            frozen = marginal.frozen
+            if type(frozen.dist)._ppf is stats.rv_continuous._ppf:  # a search, one number after the other
+                return _Reference(frozen.cdf, frozen.sf, None, None)
+            return _Reference(frozen.cdf, frozen.sf, frozen.ppf, frozen.isf)
+        case td.Beta():
+            family, values = stats.beta, (marginal.concentration1, marginal.concentration0)
+        case td.StudentT():
+            family, values = stats.t, (marginal.df, marginal.loc, marginal.scale)
+        case td.FisherSnedecor():
+            family, values = stats.f, (marginal.df1, marginal.df2)
+        case td.VonMises():
+            kappa, loc = float(marginal.concentration), float(marginal.loc)
+            start = float(stats.vonmises.cdf(-math.pi, kappa, loc))  # SciPy's goes on counting beyond a period
+
+            def below(theta: np.ndarray) -> Any:
+                return np.clip(stats.vonmises.cdf(theta, kappa, loc) - start, 0, 1)
+
+            return _Reference(below, lambda theta: 1 - below(theta), None, None)
+        case _:
+            raise NotImplementedError(f"SciPy has no CDF of {marginal}")
+    numbers = tuple(float(v) for v in values)
+    with_numbers = (_given(getattr(family, name), numbers) for name in ("cdf", "sf", "ppf", "isf"))
+    return _Reference(*with_numbers)
+
+
+def _given(function: Callable[..., Any], numbers: tuple[float, ...]) -> Function:
+    return lambda argument: function(argument, *numbers)
+
+
+def _elsewhere(function: Function, theta: Tensor) -> Tensor:
+    """A NumPy function of θ, where θ is."""
+    value = function(theta.detach().cpu().double().numpy())
+    return torch.as_tensor(np.asarray(value, dtype=np.float64), device=theta.device)
+
+
+def _numbers(frozen: Any) -> dict[str, float]:
+    """The arguments of a frozen distribution by name."""
+    shapes = [name.strip() for name in (frozen.dist.shapes or "").split(",") if name.strip()]
+    given = dict(zip([*shapes, "loc", "scale"], frozen.args, strict=False)) | frozen.kwds
+    if any(np.size(value) != 1 for value in given.values()):
+        raise ValueError(
+            f"scipy.stats.{frozen.dist.name} was given arrays, {given}: give one scalar distribution a parameter"
+        )
+    return {name: float(np.asarray(value).item()) for name, value in given.items()}
+
+
+class _Known(torch.autograd.Function):
+    """A function that is computed outside of torch, with a derivative that is known inside of it."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, function: Function, slope: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(theta)
+        return _elsewhere(function, theta).to(theta.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (theta,) = ctx.saved_tensors
+        return gradients[0] * ctx.slope(theta), None, None
+
+
+class ScipyMarginal(Distribution):
+    """A frozen continuous distribution of `scipy.stats` with one-dimensional draws, as a torch distribution.
+
+    Draws follow torch's global generator. The derivative of the log density, which SciPy does not tell, is a central
+    difference in float64, good to about eight digits.
+
+    Arguments:
+        frozen: `scipy.stats.beta(2, 5)` and the like.
+        like: a tensor with the dtype of draws, on the device of draws.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, frozen: Any, like: Tensor | None = None) -> None:
+        from scipy import stats
+
+        if not isinstance(getattr(frozen, "dist", None), stats.rv_continuous):
+            raise TypeError(
+                f"{frozen!r} is no frozen continuous distribution of scipy.stats with one dimension, such as "
+                "scipy.stats.beta(2, 5)"
+            )
+        if frozen.dist.name == "vonmises":
+            raise ValueError(
+                "scipy.stats.vonmises has a periodic density on the whole line, which is no prior: use "
+                "torch.distributions.VonMises, which lives on [-π, π], or scipy.stats.vonmises_line"
+            )
+        self.frozen, self.like = frozen, torch.empty((), device="cpu") if like is None else like.new_empty(())
+        self.numbers = _numbers(frozen)
+        low, high = (float(end) for end in frozen.support())
+        if not low < high:
+            raise ValueError(f"{self!r} is no distribution: SciPy refuses its numbers")
+        self._support: Any = constraints.real
+        if math.isfinite(low) and math.isfinite(high):
+            self._support = constraints.interval(low, high)
+        elif math.isfinite(low):
+            self._support = constraints.greater_than_eq(low)
+        elif math.isfinite(high):
+            self._support = constraints.less_than(high)
+        super().__init__(validate_args=False)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return self._support
+
+    @property
+    def mean(self) -> Tensor:
+        return self.like.new_tensor(float(self.frozen.mean()))
+
+    @property
+    def variance(self) -> Tensor:
+        return self.like.new_tensor(float(self.frozen.var()))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        seed = int(torch.randint(2**63 - 1, ()))
+        drawn = self.frozen.rvs(size=tuple(Size(sample_shape)), random_state=np.random.default_rng(seed))
+        return torch.as_tensor(drawn, dtype=self.like.dtype, device=self.like.device)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return _Known.apply(value.double(), self.frozen.logpdf, self._slope).to(value.dtype)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return tails(self, value)[0].to(value.dtype)
+
+    def _slope(self, theta: Tensor) -> Tensor:
+        """d log p / dθ: a central difference whose step is small beside the width and the distance to the ends."""
+        low, high = self.frozen.support()
+        spread = float(self.frozen.ppf(0.75) - self.frozen.ppf(0.25))
+        step = 1e-5 * torch.minimum(theta - low, high - theta).clamp(0, spread)
+        after, before = (_elsewhere(self.frozen.logpdf, theta + side * step) for side in (1, -1))
+        return torch.where(step > 0, (after - before) / ((theta + step) - (theta - step)), 0.0).detach()
+
+    def __repr__(self) -> str:
+        return f"scipy.stats.{self.frozen.dist.name}({', '.join(f'{n}={v:g}' for n, v in self.numbers.items())})"
