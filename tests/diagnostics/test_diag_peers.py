@@ -171,3 +171,39 @@ def test_an_object_that_answers_with_the_wrong_shape_is_refused():
     theta, x = pairs(60, 2, seed=8)
     with pytest.raises(ValueError, match="log_prob should have shape"):
         diagnose(Wrong(), theta, x, samples=10)
+
+
+def test_a_log_ratio_is_judged_as_a_classifier():
+    theta, x = pairs(150, 2, seed=9)
+    prior = GaussianPrior(torch.zeros(2), torch.eye(2))
+    ratio = lambda t, o: gaussian(o).log_prob(t) - prior.log_prob(t) + 3.0 * o[:, 0]  # noqa: E731
+    shapes = []
+
+    def function(theta: Tensor, x: Tensor) -> Tensor:
+        shapes.append((theta.ndim, x.shape[1:], len(theta) == len(x)))
+        return ratio(theta, x)
+
+    ds = diagnose(function, theta, x, prior=prior)
+    assert set(shapes) == {(2, (2,), True)}
+    # Normalised over the prior, whatever constant of x it has.
+    np.testing.assert_allclose(ds["log_prob"][0], gaussian(x).log_prob(theta).numpy(), atol=0.02)
+    same = diagnose(GaussianPosterior([SCALE], 2, "classifier"), theta, x)
+    assert np.sqrt(np.mean((ds["rank"][0].values - same["rank"][0].values) ** 2)) < 0.01
+    assert "interpolated" in ds.attrs["ranks"]
+
+
+def test_lampes_ratio_estimator_is_judged_and_what_needs_more_is_refused():
+    torch.manual_seed(0)
+    theta, x = pairs(80, 2, seed=10)
+    prior = GaussianPrior(torch.zeros(2), torch.eye(2))
+    estimator = lampe.inference.NRE(2, 2, hidden_features=(16,))
+    ds = diagnose(estimator, theta, x, prior=prior, samples=100)
+    other = diagnose(lambda t, o: estimator(t, o), theta, x, prior=prior, samples=100)
+    np.testing.assert_array_equal(ds["rank"], other["rank"])
+    with torch.no_grad():
+        raw = estimator(theta, x) + prior.log_prob(theta)
+    np.testing.assert_allclose(ds.nominal_log_prob_raw[0], raw.mean(), atol=1e-5)
+    with pytest.raises(ValueError, match=r"says nothing without the prior.*prior=prior"):
+        diagnose(estimator, theta, x, samples=100)
+    with pytest.raises(TypeError, match=r"cannot diagnose a AMNRE.*from \(theta, x\) to the log-ratio"):
+        diagnose(lampe.inference.AMNRE(2, 2), theta, x, prior=prior, samples=100)

@@ -1,101 +1,31 @@
 """The one door through which diagnostics see a posterior.
 
-Everything behind it works on a `Surrogate`: raw log densities of M members at given points and, where it can, draws
-with their densities. There are three kinds:
+Everything behind it works on a `Surrogate`. There are five kinds:
 
-- `Ours`: an `equipoise.Posterior`, all members at once;
+- `Ours`: an `equipoise.Posterior`, all members at once (and `Apart`, each at points of its own);
 - `Lazy`: what turns x into a batched distribution, `flow(x).sample((n,))` and `flow(x).log_prob(theta)` (zuko's
   flows, and lampe's NPE through its `flow`);
-- `Foreign`: anything with `sample((n,), x)` and `log_prob(theta, x)` for one x (sbi's posteriors). Where it also has
-  `sample_batched` and `log_prob_batched`, as sbi's direct posterior has, all pairs go in one call; otherwise one at a
-  time.
+- `Ratio`: a function of (theta, x) that gives log p̂(θ|x) - log p(θ) up to a constant of x (lampe's NRE);
+- `Foreign`: anything with `sample((n,), x)` and `log_prob(theta, x)` for one x (sbi's posteriors);
+- `Ensemble`: several of those with weights (sbi's ensembles).
 """
 
 from __future__ import annotations
 
-__all__ = ["Apart", "Foreign", "Lazy", "Ours", "Surrogate", "as_surrogate"]
+__all__ = ["Apart", "Ours", "as_surrogate"]
 
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.posteriors.tempered import tempered_sample
-from equipoise.priors import Prior, as_prior
-from equipoise.randomness import isolated
+from equipoise.priors import as_prior
 
-#: Evaluations of a single classifier in one call, where particles are drawn.
-EACH_CALL = 1 << 13
-#: Tempered particles of each member and observation.
-PARTICLES = 1024
-
-
-class Surrogate(ABC):
-    """M densities p̂(θ|x), seen raw: as the networks give them, before anything is cut to the prior's support."""
-
-    #: "flow" (has draws), "classifier" (has none) or "foreign" (has draws).
-    kind: str
-    prior: Prior | None
-    n_members: int = 1
-    #: The number of parameters and the shape of an observation, where known.
-    dim: int | None = None
-    x_shape: tuple[int, ...] | None = None
-    device: torch.device = torch.device("cpu")
-    dtype: torch.dtype | None = None
-    #: Whether draws may lie outside the prior's support and have to be left out.
-    can_leak: bool = False
-    #: Whether each of several classifiers can be evaluated at points of its own.
-    has_own_points: bool = False
-    #: Mean and standard deviation of the training observations, which broadcast to `x_shape`, where known.
-    x_reference: tuple[Tensor, Tensor] | None = None
-
-    @abstractmethod
-    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Raw log p̂ of every member at θ with shape `(*S, B, D)` and x with shape `(B, *x_shape)`; `(M, *S, B)`."""
-
-    @abstractmethod
-    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws with shape `(M, n, B, D)` and their raw log densities with shape `(M, n, B)`."""
-
-    def log_prior(self, theta: Tensor) -> Tensor:
-        """log p(θ), with shape `(*S, B)`; NaN where no prior is known."""
-        if self.prior is None:
-            return torch.full(theta.shape[:-1], torch.nan, dtype=theta.dtype, device=theta.device)
-        return self.prior.log_prob(theta).to(theta)
-
-    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Raw log p̂ - log p of every member, with shape `(M, *S, B)`."""
-        return self.log_density(theta, x) - self.log_prior(theta)
-
-    def ratio_of(self, x: Tensor, height: int) -> Callable[..., Tensor]:
-        """Log-ratios of a single classifier for `make_cells`, at most `height` rows of θ at once."""
-
-        def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
-            here = x if columns is None else x[columns]
-            rows = theta.expand(-1, -1, len(here), -1)[0].split(height)
-            return torch.cat([self.log_ratio(part, here) for part in rows], 1)
-
-        return ratio
-
-    def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
-        """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
-        return None
-
-    def particles(self, x: Tensor, generator: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """log Z of classifiers with shape `(M, B)` and draws with shape `(M, N, B, D)`, by tempered particles.
-
-        None where the members cannot be evaluated at points of their own.
-        """
-        if self.prior is None or (self.n_members > 1 and not self.has_own_points):
-            return None
-        ratio = self.ratio_of(x, max(1, EACH_CALL // len(x)))
-        seed = int(torch.randint(2**31, (), device=generator.device, generator=generator))
-        found = tempered_sample(ratio, self.prior, self.n_members, len(x), PARTICLES, seed, like)
-        return found.log_normalizer, found.theta
+from .foreign import Ensemble, Foreign, Lazy, Ratio
+from .peers import is_sbi
+from .surrogates import Surrogate
 
 
 class Ours(Surrogate):
@@ -173,103 +103,6 @@ class Apart(Surrogate):
         return None if drawn is None else (drawn[0].reshape(1, -1), drawn[1].movedim(0, 1).flatten(1, 2).unsqueeze(0))
 
 
-class Lazy(Surrogate):
-    """A function from x with shape `(B, *x_shape)` to a distribution with batch shape `(B,)`."""
-
-    kind = "foreign"
-
-    def __init__(self, build: Callable[[Tensor], Any], prior: Prior | None) -> None:
-        self.build, self.prior = build, prior
-        self.dim = None if prior is None else prior.dim
-        self.can_leak = prior is not None
-        if isinstance(build, torch.nn.Module):
-            first = next(build.parameters(), None)
-            if first is not None:
-                self.device, self.dtype = first.device, first.dtype
-
-    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        return _checked(self.build(x).log_prob(theta), theta.shape[:-1], "log_prob").unsqueeze(0)
-
-    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        distribution = self.build(x)
-        with seeded(generator):
-            theta = distribution.sample((n,))
-        if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
-            raise ValueError(
-                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got "
-                f"{tuple(theta.shape)} from {type(distribution).__name__}"
-            )
-        density = _checked(distribution.log_prob(theta), theta.shape[:-1], "log_prob")
-        return theta.unsqueeze(0), density.unsqueeze(0)
-
-
-class Foreign(Surrogate):
-    """Anything with `sample((n,), x)` and `log_prob(theta, x)` for one observation x."""
-
-    kind = "foreign"
-
-    def __init__(self, posterior: Any, prior: Prior | None) -> None:
-        self.posterior, self.prior = posterior, prior
-        self.dim = None if prior is None else prior.dim
-        self._sample_all = getattr(posterior, "sample_batched", None)
-        self._log_prob_all = getattr(posterior, "log_prob_batched", None)
-        sample, log_prob = self._sample_all or posterior.sample, self._log_prob_all or posterior.log_prob
-        # sbi rejects draws outside the prior, and renormalises each density with ten thousand more of them. Ranks
-        # compare densities at one x and need no normaliser; the raw draws give it, and the leakage, at no further
-        # cost.
-        self._normalises = "norm_posterior" in _arguments(log_prob)
-        self._rejects = "reject_outside_prior" in _arguments(sample)
-        self._raw = self._rejects and prior is not None
-        self.can_leak = prior is not None and (self._raw or not self._normalises)
-        self._sampling = {"show_progress_bars": False} if "show_progress_bars" in _arguments(sample) else {}
-        if self._raw:
-            self._sampling["reject_outside_prior"] = False
-        device = getattr(posterior, "_device", None) or getattr(posterior, "device", None)
-        if isinstance(device, str | torch.device):
-            self.device = torch.device(device)
-
-    @property
-    def batched(self) -> bool:
-        """Whether all pairs go in one call."""
-        return self._sample_all is not None and self._log_prob_all is not None
-
-    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        return self._density(theta, x, {"norm_posterior": False} if self._normalises else {}).unsqueeze(0)
-
-    def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
-        if not self._normalises or self._raw:
-            return None
-        return self._density(theta.unsqueeze(0), x, {})[0].unsqueeze(0)
-
-    def _density(self, theta: Tensor, x: Tensor, options: dict[str, Any]) -> Tensor:
-        shape = theta.shape[:-1]
-        theta = theta.reshape(-1, *theta.shape[-2:])
-        if self._log_prob_all is not None:
-            density = torch.as_tensor(self._log_prob_all(theta, x, **options))
-            return _checked(density, theta.shape[:-1], "log_prob_batched").reshape(shape)
-        columns = [
-            _checked(
-                torch.as_tensor(self.posterior.log_prob(theta[:, b], x[b], **options)), theta.shape[:1], "log_prob"
-            )
-            for b in range(len(x))
-        ]
-        return torch.stack(columns, -1).reshape(shape)
-
-    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        with seeded(generator):
-            if self._sample_all is not None:
-                theta = torch.as_tensor(self._sample_all((n,), x, **self._sampling))
-            else:
-                draws = [self.posterior.sample((n,), x[b], **self._sampling) for b in range(len(x))]
-                theta = torch.stack([torch.as_tensor(d) for d in draws], 1)
-        if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
-            raise ValueError(
-                f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got "
-                f"{tuple(theta.shape)}; sample((n,), x) should give shape (n, D) for one observation"
-            )
-        return theta.unsqueeze(0), self.log_density(theta, x)
-
-
 def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     """The posterior a user gave, as a `Surrogate`."""
     if all(hasattr(posterior, name) for name in ("log_ratios", "sample_members", "n_members", "prior")):
@@ -277,34 +110,36 @@ def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     if prior is None and not callable(getattr(posterior, "prior", None)):
         prior = getattr(posterior, "prior", None)  # sbi's posteriors carry theirs
     known = None if prior is None else as_prior(prior)
+    if is_sbi(posterior, "EnsemblePosterior"):
+        return Ensemble([as_surrogate(p, known) for p in posterior.posteriors], posterior.weights, known)
     if hasattr(posterior, "sample") and hasattr(posterior, "log_prob"):
         return Foreign(posterior, known)
     build = getattr(posterior, "flow", posterior)
     if callable(build):
-        return Lazy(build, known)
+        needed = _needed(build)
+        if needed == 2:
+            if known is None:
+                raise ValueError(
+                    f"{type(posterior).__name__} is a function of (theta, x) and is taken for a log-ratio "
+                    "log p(theta|x) - log p(theta): it says nothing without the prior. Give it: "
+                    "eq.diagnose(..., prior=prior)"
+                )
+            return Ratio(build, known)
+        if needed < 2:
+            return Lazy(build, known)
     raise TypeError(
         f"cannot diagnose a {type(posterior).__name__}: it needs sample((n,), x) and log_prob(theta, x), or to be a "
-        "function from x to a distribution"
+        "function from x to a distribution, or from (theta, x) to the log-ratio log p(theta|x) - log p(theta)"
     )
 
 
-def _checked(value: Tensor, shape: torch.Size, name: str) -> Tensor:
-    if value.shape != shape:
-        raise ValueError(
-            f"{name} should have shape {tuple(shape)}, one density a parameter vector, got {tuple(value.shape)}"
-        )
-    return value
-
-
-def _arguments(function: Callable[..., Any]) -> set[str]:
+def _needed(function: Callable[..., Any]) -> int:
+    """How many arguments a function cannot do without."""
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
     try:
-        return set(inspect.signature(function).parameters)
+        arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return set()
-
-
-@contextmanager
-def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Objects that draw from torch's global generator are reproducible inside this block, and leave it as it was."""
-    with isolated(int(torch.randint(2**62, (), device=generator.device, generator=generator))):
-        yield
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(a.kind in positional and a.default is inspect.Parameter.empty for a in arguments)

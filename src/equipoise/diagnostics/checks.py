@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["checked_pairs", "warn_if_unlike_training"]
+__all__ = ["check_mixture", "checked_pairs", "unnormalised", "warn_if_unlike_training"]
 
 import warnings
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adapters import Surrogate
+from .surrogates import Surrogate
 
 #: Fewer pairs than this support no statement about coverage.
 MIN_PAIRS = 50
@@ -78,6 +78,25 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
     )
     warnings.warn(text, stacklevel=3)
     return text
+
+
+def check_mixture(s: Surrogate, normalised: bool, mixture: bool) -> None:
+    """Only normalised densities can be mixed."""
+    if mixture and s.n_members > 1 and not normalised:
+        raise ValueError(
+            "the posteriors of this ensemble have no normalised density, so that their mixture has none at all: "
+            "judge each of them, eq.diagnose(posterior.posteriors[0], ...), or all without it, "
+            "eq.diagnose(posterior, ..., mixture=False)"
+        )
+
+
+def unnormalised(posterior: Any) -> str:
+    """What is not known of a posterior whose density is not normalised."""
+    return (
+        f"the log_prob of this {type(posterior).__name__} is not normalised, it is off by a constant that differs from "
+        "x to x: log posterior, gain over the prior, information, balance and entropy are not known. Coverage, SBC and "
+        "TARP compare parameters at one x and do not need it"
+    )
 
 
 def _moments(x: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

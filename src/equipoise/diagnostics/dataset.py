@@ -14,11 +14,11 @@ from torch import Tensor
 
 from equipoise.wording import STAYS
 
-from .adapters import Surrogate
 from .balance import signed_balance
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
 from .coverage import coverage_auc, coverage_curve, levels_covered
 from .information import information_kept, mean_and_error
+from .surrogates import Surrogate
 from .uniformity import uniformity_p_value
 from .verdicts import judge
 

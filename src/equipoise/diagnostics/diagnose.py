@@ -19,13 +19,14 @@ from equipoise.progress import Progress
 from equipoise.randomness import generator
 from equipoise.version import __version__
 
-from .adapters import Foreign, Surrogate, as_surrogate
+from .adapters import as_surrogate
 from .bands import Array
-from .checks import checked_pairs, warn_if_unlike_training
+from .checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .dataset import ExactLogProb, add_balance, add_information, assemble
 from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, measure, on_cells
 from .normalizers import FROM_DRAWS, FROM_FEW
 from .points import Batch, Measured
+from .surrogates import Surrogate
 from .uniformity import tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
@@ -39,6 +40,9 @@ CELLS_AS_POINTS = 512
 EMBEDDING_FACTOR = 64
 #: The default memory bound, in bytes, at most.
 MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
+#: Draws of a pair and member unless said otherwise, and points of a classifier: as few as cost little power, and as
+#: many as interpolation takes.
+DRAWS, POINTS = 256, 1000
 #: Below this many effective points a rank is little more than a coin.
 TRUSTED_POINTS = 10
 
@@ -51,7 +55,7 @@ def diagnose(
     exact_log_prob: ExactLogProb | ArrayLike | Tensor | None = None,
     seed: int = 0,
     *,
-    samples: int = 1000,
+    samples: int | None = None,
     levels: ArrayLike | None = None,
     alpha: float = 0.05,
     delta: float = 0.02,
@@ -66,17 +70,19 @@ def diagnose(
 
     Arguments:
         posterior: an `equipoise.Posterior`, or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a
-            function from x to a distribution (zuko's and lampe's flows).
+            function from x to a distribution (zuko's and lampe's flows), or a function from (theta, x) to the
+            log-ratio (lampe's NRE).
         theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50; not those of training.
         x: what the simulator gave for them, with shape `(n, *x_shape)`.
         prior: for posteriors that do not know theirs. Without one, what needs it is NaN.
         exact_log_prob: the exact log p(θ*|x*) where known: a function of (theta, x), such as `task.log_posterior`, or
             its values with shape `(n,)`.
         seed: of everything random here.
-        samples: draws (flows) or final points (classifiers, about twice as many evaluations) for each pair and
-            member. Ranks are exactly uniform under calibration for any number; 64 leave the standard error of the
-            coverage AUC within a few per cent of its floor, 1000 resolve levels to a thousandth. From 512 on,
-            classifiers with one or two parameters are interpolated instead, from about 2,000 evaluations.
+        samples: draws (flows and others that can be drawn from) or final points (classifiers, about twice as many
+            evaluations) for each pair and member; None for 256 draws or 1000 points. Ranks are exactly uniform under
+            calibration for any number; 64 leave the standard error of the coverage AUC within a few per cent of its
+            floor, 1000 resolve levels to a thousandth. From 512 on, classifiers with one or two parameters are
+            interpolated instead, from about 2,000 evaluations.
         levels: where the curves are read; 0, 0.01, …, 1 unless given.
         alpha: the rate of false verdicts, and of curves that leave their bands.
         delta: how far below its level a certified coverage may lie.
@@ -107,6 +113,8 @@ def diagnose(
     """
     surrogate = as_surrogate(posterior, prior)
     theta, x = checked_pairs(theta, x, surrogate)
+    if samples is None:
+        samples = DRAWS if surrogate.kind != "classifier" and recipe == "equipoise" else POINTS
     _check_options(samples, alpha, delta, recipe)
     grid = np.linspace(0, 1, 101) if levels is None else np.asarray(levels, float)
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
@@ -119,6 +127,9 @@ def diagnose(
         joint, marginal, raw = found["joint"], found["marginal"], found["log_prob_raw"]
         if test is not None:
             joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
+    if not (surrogate.normalised or surrogate.has_log_prob):
+        joint, marginal, raw = (np.full_like(v, np.nan) for v in (joint, marginal, raw))
+        notes.append(unnormalised(posterior))
     members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
     ds = assemble(found, grid, members, theta, alpha, delta)
     add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
@@ -132,6 +143,7 @@ def diagnose(
         alpha=alpha,
         seed=seed,
         surrogate=type(posterior).__name__,
+        method=str(getattr(posterior, "record", {}).get("method", {}).get("name", "")),
         equipoise=__version__,
         torch=str(torch.__version__),
         notes="\n".join(notes),
@@ -168,20 +180,27 @@ def _measure_all(
             here = x[rows].to(s.device)
             here = here.to(dtype) if here.is_floating_point() else here
             batch = Batch(everyone[rows], before[rows], here, reference[rows], scale)
+            if low == 0:
+                check_mixture(s, s.look(batch.theta[:1], here[:1]), mixture)
             found = measure(s, batch, samples, recipe, stream, limit, mixture)
             parts.append([f.double().cpu().numpy() for f in found])
             bar.advance(rows.stop - rows.start, "pairs")
-    return {
+    everything = {
         name: np.concatenate(values, 1) for name, values in zip(Measured._fields, zip(*parts, strict=True), strict=True)
     }
+    if not (s.normalised or s.has_log_prob):
+        # Ranks compare densities at one x; all else would be off by the unknown normaliser.
+        for name in ("log_prob", "log_prob_raw", "joint", "marginal", "entropy"):
+            everything[name] = np.full_like(everything[name], np.nan)
+    return everything
 
 
 def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
     """How many pairs go together, and how many evaluations of a member one call may ask for."""
     bound = memory or _bound(s.device)
     limit = max(1, bound // EVALUATION_BYTES)
-    if isinstance(s, Foreign) and not s.batched:
-        return 16, limit
+    if s.pairs_at_once is not None:
+        return s.pairs_at_once, limit
     at_once = min(limit, AT_ONCE) if s.device.type == "cpu" else limit
     embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // EVALUATION_BYTES
     return max(1, min(len(x), limit // (s.n_members * points + embedding))), at_once

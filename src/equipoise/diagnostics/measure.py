@@ -31,10 +31,11 @@ from torch import Tensor
 from equipoise.posteriors import Cells, fits_cells, make_cells
 from equipoise.priors import Prior
 
-from .adapters import Apart, Ours, Surrogate, seeded
+from .adapters import Apart, Ours
 from .normalizers import as_they_are, better
 from .points import Batch, Measured, Points, Ratios, Spread, measured
 from .proposals import CellProposal, GaussianProposal, Proposed
+from .surrogates import Surrogate, seeded
 
 RECIPES = ("equipoise", "released")
 #: Cells a side of the grid in the released recipe.
@@ -160,7 +161,7 @@ def _from_draws(
     theta = torch.stack([b.theta, b.rolled])
     mixture = mixture and members > 1
     if mixture:
-        member = torch.randint(members, (1, n, pairs), device=density.device, generator=generator)
+        member = _chosen(s, (1, n, pairs), generator)
         mixed = draws.gather(0, member.unsqueeze(-1).expand(1, *draws.shape[1:]))
         kept = None if weight is None else weight.gather(0, member)
         theta = torch.cat(
@@ -173,17 +174,21 @@ def _from_draws(
     ratios = Ratios(values[:, 0] - log_prior[0], values[:, 1] - log_prior[1])
     found = measured(points, b, strict, generator, values[:, 0], ratios, leakage)
     own = s.log_prob(b.theta, b.x)
-    found = found if own is None else found._replace(log_prob=own.to(found.log_prob))
+    if own is not None:
+        found = _renormalised(found, own.to(found.log_prob), log_prior)
     if not mixture:
         return [found]
 
-    raw, normalised = _mean(values), _mean(values - log_inside.unsqueeze(1))
+    raw, normalised = _mean(values, s.log_weights), _mean(values - log_inside.unsqueeze(1), s.log_weights)
     weights = None if kept is None else (normalised - raw)[:, 2:] + kept
     truth_weight = None if kept is None else (normalised - raw)[:, 0]
     zero = torch.zeros_like(normalised[:, 0])
     points = Points(mixed, normalised[:, 2:], normalised[:, 0], zero, weights, truth_weight)
     ratios = Ratios(normalised[:, 0] - log_prior[0], normalised[:, 1] - log_prior[1])
-    return [found, measured(points, b, strict, generator, raw[:, 0], ratios, leakage.mean(0, keepdim=True))]
+    lost = leakage.mean(0, keepdim=True)
+    if s.log_weights is not None:
+        lost = (s.log_weights.exp().unsqueeze(1) * leakage).sum(0, keepdim=True)
+    return [found, measured(points, b, strict, generator, raw[:, 0], ratios, lost)]
 
 
 def _from_proposals(
@@ -243,8 +248,29 @@ def _placed(
     return placed, prior.from_uniform(placed.u)
 
 
-def _mean(values: Tensor) -> Tensor:
+def _renormalised(found: Measured, log_prob: Tensor, log_prior: Tensor) -> Measured:
+    """Measures of a posterior that knows log p̂(θ*|x*), with shape `(M, B)`, better than its densities say."""
+    shift = torch.where(found.log_prob.isfinite(), log_prob - found.log_prob, 0.0)
+    return found._replace(
+        log_prob=log_prob,
+        joint=log_prob - log_prior[0],
+        marginal=found.marginal + shift,
+        entropy=found.entropy - shift,
+    )
+
+
+def _chosen(s: Surrogate, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Which member each draw of the mixture is from, as their weights say."""
+    if s.log_weights is None:
+        return torch.randint(s.n_members, shape, device=generator.device, generator=generator)
+    weights = s.log_weights.exp().to(generator.device)
+    return torch.multinomial(weights, math.prod(shape), replacement=True, generator=generator).view(shape)
+
+
+def _mean(values: Tensor, log_weights: Tensor | None = None) -> Tensor:
     """The log of the mean density over members, the first axis, which stays with length 1."""
+    if log_weights is not None:
+        return (values + log_weights.to(values).view(-1, *[1] * (values.ndim - 1))).logsumexp(0, keepdim=True)
     return values.logsumexp(0, keepdim=True) - math.log(len(values))
 
 

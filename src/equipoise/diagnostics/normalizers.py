@@ -27,9 +27,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .adapters import PARTICLES, Surrogate
 from .proposals import GaussianProposal
 from .ranks import effective_size
+from .surrogates import PARTICLES, Surrogate
 
 #: A normaliser from this many effective points is off by 0.0025 on average; it is trusted.
 TRUSTED = 200.0

@@ -11,10 +11,14 @@ import xarray as xr
 
 from equipoise.wording import STAYS, listed, roughly
 
-from .verdicts import CERTIFIED, OVERCONFIDENT, lowest
+from .verdicts import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT, lowest
 
 #: Standard errors on either side of a two-sided interval of 95%.
 TWO_SIDED = 1.96
+#: From this much mass outside the prior on, the summary speaks of it.
+LEAST_LEAKAGE = 0.01
+#: Methods that are certified more often than others, and know less.
+CAUTIOUS = ("brnpe", "bnre")
 #: A gain of fewer nats than this is shown as 0.00, and is none whatever its error.
 LEAST_GAIN = 0.005
 
@@ -23,7 +27,8 @@ def summary(ds: xr.Dataset) -> str:
     """The verdict table of a dataset from `diagnose`, one line a member, to print, and what to know about it.
 
     A column of what is not known (the gain over a prior that was not given, the information kept without an exact
-    posterior) is left out.
+    posterior) is left out. Below the table it says where a curve is below its level, what leaks out of the prior and
+    what was not learnt; the last lines say what to do next.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -37,10 +42,10 @@ def summary(ds: xr.Dataset) -> str:
         ...     rng.random((60, 1)),
         ...     prior=prior,
         ... )
-        >>> head, *_, last = summary(ds).splitlines()
+        >>> head, *_, learnt, last = summary(ds).splitlines()
         >>> print(head)
         member   verdict                  coverage AUC     log posterior   nats over prior      balance g
-        >>> print(last)
+        >>> print(learnt)
         0 and mixture: the gain over the prior cannot be told from 0; as far as these pairs show, nothing was learnt
     """
     members = [str(m) for m in ds["member"].values]
@@ -51,7 +56,7 @@ def summary(ds: xr.Dataset) -> str:
     verdicts = [str(v) for v in ds["verdict"].values]
     rows = [f"{m:<8} {v:<22}" for m, v in zip(["member", *members], ["verdict", *verdicts], strict=True)]
     for name, cells in columns:
-        if any(c != "–" for c in cells) or name not in ("nats over prior", "information"):
+        if any(c != "–" for c in cells):
             width = max(map(len, (name, *cells)))
             rows = [f"{row}   {cell:>{width}}" for row, cell in zip(rows, (name, *cells), strict=True)]
     for i, more in enumerate(ds["pairs_to_settle"].values, 1):
@@ -60,7 +65,8 @@ def summary(ds: xr.Dataset) -> str:
     allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
     rows.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     notes = [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note]
-    return "\n".join([*rows, *_below(ds, members, verdicts), *notes, *_learnt(ds, members, verdicts)])
+    told = [_below(ds, members, verdicts), _leaked(ds, members), notes, _learnt(ds, members, verdicts)]
+    return "\n".join([*rows, *(line for lines in told for line in lines), *_next(ds, members, verdicts)])
 
 
 def _column(ds: xr.Dataset, name: str, digits: int) -> list[str]:
@@ -101,3 +107,55 @@ def _learnt(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> 
         named = [m for m, w in zip(members, worse, strict=True) if w]
         told.append(f"{listed(named)}: says less about the true parameters than the prior does")
     return told
+
+
+def _leaked(ds: xr.Dataset, members: Sequence[str]) -> list[str]:
+    """Whose mass lies outside the prior, and what that means."""
+    leaking: dict[str, list[str]] = {}
+    for member, share in zip(members, ds["leakage"].values, strict=True):
+        if share > LEAST_LEAKAGE:
+            leaking.setdefault(f"{100 * share:.0f}%", []).append(member)
+    if not leaking:
+        return []
+    text = listed([f"{share} of the mass of {listed(names)}" for share, names in leaking.items()])
+    if ds.attrs.get("recipe") == "released":
+        return [f"leakage: {text} lies outside the prior, and is judged with the rest"]
+    return [
+        f"leakage: {text} lies outside the prior, where no parameter can be. What is judged is the rest, scaled to 1: "
+        "leave draws outside the prior out, if sample does not. A flow started at the prior has no such mass "
+        '(eq.fit, method="bnpe_init")'
+    ]
+
+
+def _next(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> list[str]:
+    """What to do about the verdict on the whole, or on the members where they are not mixed."""
+    mixed = members[-1] == "mixture"
+    judged = dict(list(zip(members, verdicts, strict=True))[-1 if mixed else 0 :])
+    bad = [m for m, v in judged.items() if v == OVERCONFIDENT]
+    open_ = [m for m, v in judged.items() if v == INCONCLUSIVE]
+    several = mixed and len(members) > 2
+    told = []
+    if bad:
+        told.append(f"what to do about {listed(bad)}: {_remedies(str(ds.attrs.get('method', '')), several)}")
+    elif several and (alone := [m for m, v in zip(members[:-1], verdicts, strict=False) if v == OVERCONFIDENT]):
+        told.append(f"what to do: use the mixture as a whole; {listed(alone)} alone would be overconfident")
+    more = ds["pairs_to_settle"].sel(member=open_).values
+    if len(more) and np.isfinite(more).all():
+        pairs = int(ds.attrs["pairs"])
+        told.append(
+            f"what to do about {listed(open_)}: judge again with {roughly(more.max() + pairs, pairs)} fresh pairs in "
+            "all; until then it is not certified"
+        )
+    return told
+
+
+def _remedies(method: str, several: bool) -> str:
+    """What makes an overconfident posterior less so, for what `eq.fit` has trained with `method` or for another's."""
+    again = "more simulations; then judge again with fresh pairs"
+    if not method:
+        return f'mix several networks, or train with balance (eq.fit, method="brnpe"), or {again}'
+    mixture = "" if several else "use the mixture of several networks (members=5), or "
+    if method in CAUTIOUS:
+        return f"{mixture}{again}. No method is safe on every task"
+    others = " or ".join(f'"{m}"' for m in CAUTIOUS)
+    return f"{mixture}method={others} (more often certified, and less sharp), or {again}"

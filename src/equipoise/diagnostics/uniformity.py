@@ -21,9 +21,9 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 
-from .adapters import seeded
 from .bands import DRAWS, GRID, Array, binomial_cdf, binomial_sf, null_statistics
 from .coverage import coverage_curve
+from .surrogates import seeded
 
 
 def uniformity_p_value(rank: ArrayLike) -> Array:
