@@ -303,7 +303,10 @@ def test_a_failure_names_theta_and_loses_nothing(batched: bool, workers: int, tm
         calls.append(1)
         return Fragile(batched=batched)(theta)
 
-    resumed = eq.simulate(PRIOR, mended, 64, store=folder, name="fragile", **options)
+    with pytest.raises(ValueError, match=r"has changed since .* was begun"):
+        eq.simulate(PRIOR, mended, 64, store=folder, name="fragile", **options)
+    calls.clear()
+    resumed = eq.simulate(PRIOR, mended, 64, store=folder, name="fragile", same_simulator=True, **options)
     assert torch.equal(resumed.theta, good.theta) and torch.equal(resumed.x, good.x)
     assert len(calls) <= (2 if batched else 64 - 37), "only what was missing is simulated"
 

@@ -139,12 +139,12 @@ def run(store):
 
 random.seed(7)
 kills, grew = 0, 0
-while kills < 15:
+while kills < 15 or (grew == 0 and kills < 100):  # on a machine with much else to do a child needs longer
     child = os.fork()
     if child == 0:
         run(folder)
         os._exit(0)
-    time.sleep(random.uniform(0.02, 0.3))
+    time.sleep(random.uniform(0.02, 0.3 + 0.02 * max(0, kills - 15)))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.path.exists(os.path.join(folder, "manifest.json")):
@@ -169,7 +169,7 @@ print("rows at most before the last kill", grew)
 @pytest.mark.slow
 @pytest.mark.parametrize("batched", [True, False])
 def test_killed_at_random_moments(batched: bool, tmp_path) -> None:
-    """A child is killed within 0.3 s of its start, fifteen times over; a run from nothing takes about 1 s (batches) or
+    """A child is killed within 0.3 s of its start, fifteen times over or until there is a block; a run from nothing takes about 1 s (batches) or
     4 s (one at a time), a good part of it writing files. After each kill every block is whole, and a last run gives the
     same pairs as one that was left alone."""
     script = tmp_path / "killer.py"
@@ -322,6 +322,7 @@ def test_damage_is_detected_named_and_mended(damage, simulator, tmp_path) -> Non
 
     name = Store(tmp_path).manifest.simulator
     options = {"store": tmp_path, "batched": True, "array": "torch", "name": name, "storage": good.storage}
+    options["same_simulator"] = True  # counting its calls does not matter
     with pytest.warns(UserWarning, match=r"block-000001.h5.*simulated again"):
         mended = eq.simulate(PRIOR, counted, 96, **options)
     assert calls == [32] and torch.equal(mended.theta, before[0]) and torch.equal(mended.x, before[1])

@@ -26,6 +26,7 @@ from equipoise.priors import Prior, as_prior
 from equipoise.progress import Progress
 
 from .blocks import STORAGES
+from .fingerprints import fingerprint
 from .pairs import Simulations, check_on_invalid
 from .probing import PROBES, adapt
 from .simulators import Failure, Outcome, global_streams, global_streams_kept
@@ -67,6 +68,7 @@ def simulate(
     store: str | Path | None = None,
     block_size: int | None = None,
     name: str | None = None,
+    same_simulator: bool = False,
     verify: bool = True,
     progress: bool | None = None,
 ) -> Simulations:
@@ -91,6 +93,8 @@ def simulate(
             x from disk.
         block_size: rows a stream and a file. It is part of what fixes the result. 1024, or that of the store.
         name: what the store calls the simulator, to refuse another one. By default the function's own name.
+        same_simulator: True to say that a simulator whose code has changed since the store was begun is the same all
+            the same. Without, it is refused: rows of two simulators must not mix.
         verify: whether the checksums of blocks that are there already are checked. A damaged one is named and
             simulated again.
         progress: False for no progress bar.
@@ -118,6 +122,7 @@ def simulate(
     with global_streams_kept():  # recognising a prior may draw from it
         prior = as_prior(prior)
     draw = partial(_draw, prior, seed, block_size)
+    code = None if path is None else fingerprint(simulator)  # as it is before it is called
     try:
         adapter = adapt(simulator, _draw(prior, seed, PROBES, 0), seed, batched, array)
     except Failure as failure:
@@ -131,8 +136,13 @@ def simulate(
         dim=prior.dim,
         x_shape=(),
         storage=storage,
+        code=code,
     )
-    sink: Sink = MemorySink(n, manifest, draw) if path is None else StoreSink(n, path, manifest, draw, verify)
+    sink: Sink
+    if path is None:
+        sink = MemorySink(n, manifest, draw)
+    else:
+        sink = StoreSink(n, path, manifest, draw, verify, same_simulator)
     try:
         pending = sink.pending()
         units = _Units(sink, pending, whole=adapter.batched)
@@ -255,7 +265,10 @@ def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> Simula
     finished = None if sink is None else sink.finished()
     theta = torch.as_tensor(failure.theta)
     if isinstance(sink, StoreSink):
-        kept = f"\nWhat was finished is kept in {sink.path}: the same call goes on from there."
+        kept = (
+            f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
+            "if you mend the simulator."
+        )
     elif finished is not None:
         kept = f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
     else:

@@ -118,8 +118,10 @@ class _Open:
 class StoreSink:
     """The blocks of a store. The directory is made when the first simulation, and with it the shape of x, is there."""
 
-    def __init__(self, n: int, path: Path, manifest: Manifest, draw: _Draw, verify: bool) -> None:
-        self.n, self.path, self.draw, self.verify = n, path, draw, verify
+    def __init__(
+        self, n: int, path: Path, manifest: Manifest, draw: _Draw, verify: bool, same_simulator: bool = False
+    ) -> None:
+        self.n, self.path, self.draw, self.verify, self.same_simulator = n, path, draw, verify, same_simulator
         self.manifest, self.size = manifest, manifest.block_size
         self.claims = Claims(path)
         self.at_work: dict[int, _Open] = {}
@@ -156,7 +158,7 @@ class StoreSink:
     def put(self, block: int, rows: np.ndarray, x: np.ndarray) -> None:
         if self.store is None or self.manifest.x_shape != x.shape[1:]:
             self.manifest = replace(self.manifest, x_shape=tuple(x.shape[1:]))
-            self.store = Store.create(self.path, self.manifest)
+            self.store = Store.create(self.path, self.manifest, self.same_simulator)
         work = self.at_work[block]
         if work.x is None:
             work.x = np.empty((len(work.done), *x.shape[1:]), np.float32)
@@ -194,7 +196,7 @@ class StoreSink:
         if self.store is None and (self.path / "manifest.json").exists():
             # The shape of x is not known yet; it is checked with the first simulation.
             self.manifest = replace(self.manifest, x_shape=Store(self.path).manifest.x_shape)
-            self.store = Store.create(self.path, self.manifest)
+            self.store = Store.create(self.path, self.manifest, self.same_simulator)
             self._refuse_another_prior(self.store)
 
     def _finish(self, block: int) -> None:

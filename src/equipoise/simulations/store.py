@@ -1,7 +1,7 @@
 """A directory of simulations that cannot be left half written.
 
     pairs/
-      manifest.json       what this store is: prior, seed, block size, shape of x, simulator
+      manifest.json       what this store is: prior, seed, block size, shape of x, simulator (see `fingerprints`)
       block-000000.h5     rows 0 to block_size - 1
       block-000001.h5     …
 
@@ -27,15 +27,18 @@ import functools
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from equipoise.wording import listed
+
 from .blocks import STORAGES, Block, CorruptBlockError, load_x, read_block, write_block, write_whole
 from .columns import Column, Segment
+from .fingerprints import Fingerprint, changes
 from .pairs import Simulations, without_invalid
 
 #: The store format. A reader refuses what is newer.
@@ -57,15 +60,21 @@ class Manifest:
     dim: int
     x_shape: tuple[int, ...]
     storage: str
+    #: What the simulator computes, as far as it is known; None where its name is all there is.
+    code: Fingerprint | None = None
 
     @property
     def fingerprint(self) -> str:
-        """A digest that each block carries, so that a block of another store is noticed."""
-        return hashlib.blake2b(self.json().encode(), digest_size=16).hexdigest()
+        """A digest that each block carries, so that a block of another store is noticed.
+
+        The simulator's code is not in it: a block stays what it is when other code is said to do the same.
+        """
+        return hashlib.blake2b(replace(self, code=None).json().encode(), digest_size=16).hexdigest()
 
     def json(self) -> str:
-        """The manifest as it is written."""
-        return json.dumps({"equipoise_store": FORMAT, **asdict(self)}, indent=1, sort_keys=True)
+        """The manifest as it is written; without `code` where there is none, as stores had none at first."""
+        fields = {k: v for k, v in asdict(self).items() if k != "code" or v is not None}
+        return json.dumps({"equipoise_store": FORMAT, **fields}, indent=1, sort_keys=True)
 
     @staticmethod
     def read(path: Path) -> Manifest:
@@ -85,7 +94,7 @@ class Manifest:
 
     def refuse_another(self, wanted: Manifest, path: Path) -> None:
         """Raise if `wanted` is not this manifest, naming what differs."""
-        mine, theirs = asdict(self), asdict(wanted)
+        mine, theirs = (asdict(replace(manifest, code=None)) for manifest in (self, wanted))
         for fields in (mine, theirs):  # some priors are known by their repr alone; simulate() compares their draws
             if fields["prior"].get("kind") == "opaque":
                 fields["prior"] = {"kind": "opaque", "dim": fields["prior"].get("dim")}
@@ -97,6 +106,16 @@ class Manifest:
                 f"{path} holds other simulations than these:\n"
                 + "\n".join(differing)
                 + f"\n{hint}Use another directory, or the same settings."
+            )
+
+    def refuse_changed(self, wanted: Manifest, path: Path) -> None:
+        """Raise if the simulator has another code than when the store was begun, naming what has changed."""
+        if changed := changes(self.code, wanted.code):
+            raise ValueError(
+                f"the simulator {self.simulator!r} has changed since {path} was begun (what differs: "
+                f"{listed(changed)}), and rows of two simulators must not mix. Use another directory for the new one. "
+                "If the change does not matter (it computes the same, or failed where it was mended), say so once with "
+                "same_simulator=True."
             )
 
 
@@ -121,8 +140,12 @@ class Store:
         self._checked: set[int] = set()
 
     @classmethod
-    def create(cls, path: str | Path, manifest: Manifest) -> Store:
-        """The store of this manifest: a new one, or the one that is there if it is the same."""
+    def create(cls, path: str | Path, manifest: Manifest, same_simulator: bool = False) -> Store:
+        """The store of this manifest: a new one, or the one that is there if it is the same.
+
+        Where the simulator's code has changed, `same_simulator` says that this does not matter; the store then knows
+        the new code.
+        """
         path = Path(path)
         if manifest.storage not in STORAGES:
             raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {manifest.storage!r}")
@@ -133,6 +156,11 @@ class Store:
             write_whole(path / "manifest.json", lambda file: _write_text(file, manifest.json()), replace=False)
         store = cls(path)
         store.manifest.refuse_another(manifest, path)
+        if not same_simulator:
+            store.manifest.refuse_changed(manifest, path)
+        elif changes(store.manifest.code, manifest.code):
+            store.manifest = replace(store.manifest, code=manifest.code)
+            write_whole(path / "manifest.json", lambda file: _write_text(file, store.manifest.json()))
         return store
 
     def __len__(self) -> int:

@@ -1,0 +1,56 @@
+"""Arrays as users bring them, as NumPy and torch read them."""
+
+from __future__ import annotations
+
+__all__ = ["LARGEST", "plain", "too_large"]
+
+from typing import Any
+
+import numpy as np
+
+#: What to say of numbers that single precision cannot hold.
+LARGEST = (
+    "single precision, in which networks compute, ends at 3.4e38: rescale x where it is computed (take its "
+    "logarithm, or divide it by a constant)"
+)
+
+
+def plain(value: Any) -> Any:
+    """What a user gave, without what NumPy and torch would misread; anything else is returned as it is.
+
+    - Masked entries become NaN, and whole numbers with a mask floating-point numbers: under the mask lies a value that
+      is none, and `torch.as_tensor` would read it.
+    - Tables and labelled arrays (anything with `to_numpy()`: pandas, xarray, polars) become arrays; what is missing
+      in them becomes NaN.
+
+    Example:
+        >>> plain(np.ma.array([1, 2, 3], mask=[False, True, False]))
+        array([ 1., nan,  3.])
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        if not np.ma.is_masked(value):
+            return np.asarray(value.data)
+        if value.dtype.kind not in "biuf":
+            raise TypeError(f"a masked array should hold real numbers, this one is of dtype {value.dtype}")
+        numbers = value if value.dtype.kind == "f" else value.astype(np.float64)
+        return np.ma.filled(numbers, np.nan)
+    if isinstance(value, list | tuple) and any(isinstance(v, np.ma.MaskedArray) for v in value):
+        return np.stack([np.asarray(plain(v)) for v in value])
+    if isinstance(value, np.ndarray | type) or not hasattr(value, "to_numpy"):
+        return value
+    array = np.asarray(value.to_numpy())
+    if array.dtype.kind == "O":  # columns of several kinds, or a marker of what is missing among numbers
+        try:
+            array = np.asarray(value.to_numpy(dtype=np.float64, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"a {type(value).__name__} should hold numbers alone, and this one does not ({error}); choose its "
+                "columns of numbers"
+            ) from error
+    return array
+
+
+def too_large(before: Any, after: Any) -> Any:
+    """Where numbers became infinite by being converted; arrays or tensors of one shape."""
+    infinite = abs(after) == float("inf")
+    return infinite & (abs(before) != float("inf"))
