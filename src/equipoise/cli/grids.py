@@ -18,7 +18,11 @@ def run(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            "--task", "-t", metavar="T", help="A task; may be repeated.", autocompletion=name_completion(TASK_NAMES)
+            "--task",
+            "-t",
+            metavar="T",
+            help="A task, or FILE.py:NAME; may be repeated.",
+            autocompletion=name_completion(TASK_NAMES),
         ),
     ] = None,
     method: Annotated[

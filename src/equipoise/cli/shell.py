@@ -15,7 +15,6 @@ __all__ = [
 ]
 
 import _thread
-import importlib.util
 import os
 import signal
 import sys
@@ -25,7 +24,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -173,16 +171,10 @@ def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
         return None
     from torch import nn
 
+    from equipoise.named import named_object
     from equipoise.randomness import isolated
 
-    where, _, name = text.rpartition(":")
-    if not where or not name.isidentifier():
-        raise ValueError(f"--embedding is FILE.py:NAME or MODULE:NAME, such as nets.py:Encoder, got {text!r}")
-    module = _imported(where)
-    found = getattr(module, name, None)
-    if found is None:
-        named = (n for n, v in vars(module).items() if not n.startswith("_") and callable(v))
-        raise ValueError(f"--embedding {text}: {where} has no {name}; there are {', '.join(named) or 'none'}")
+    found, name = named_object(text, "--embedding"), text.rpartition(":")[2]
     if callable(found) and not isinstance(found, nn.Module):
         try:
             with isolated(seed):
@@ -194,27 +186,6 @@ def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
     if not isinstance(found, nn.Module):
         raise ValueError(f"--embedding {text}: {name} gives {type(found).__name__}, not an nn.Module")
     return found
-
-
-def _imported(where: str) -> ModuleType:
-    """The module of a file, or of a name; what lies beside it can be imported by it."""
-    path = Path(where)
-    is_file = path.suffix == ".py"
-    if is_file and not path.is_file():
-        raise FileNotFoundError(f"--embedding: there is no file {path}")
-    sys.path.insert(0, str((path.parent if is_file else Path()).resolve()))
-    try:
-        if not is_file:
-            return importlib.import_module(where)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Exception as error:
-        raise ValueError(f"--embedding: {where} cannot be imported ({type(error).__name__}: {error})") from error
-    finally:
-        del sys.path[0]
 
 
 def _try_to_write(path: Path) -> None:

@@ -29,6 +29,7 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.methods import Method
+from equipoise.priors import BoxUniform
 from equipoise.randomness import integer
 from equipoise.training import Settings
 
@@ -171,7 +172,7 @@ def stacks_of(grid: Grid) -> list[Stack]:
         made, sizes = grid.task(task), grid.sizes(task.name)
         full = Entry(task.name, tuple(sorted(made.options.items())))
         networks = dict.fromkeys(method_of(entry).row.network for entry in grid.methods)
-        two = made.prior.dim == 2
+        two = made.prior.dim == 2 and isinstance(made.prior, BoxUniform)
         for budget in grid.budgets:
             for network in networks:
                 rules = grid.rules(network)

@@ -176,6 +176,9 @@ def select(entries: Any, wanted: Sequence[str], axis: str) -> list[Any]:
 
 def check_task(name: str, options: dict[str, Any]) -> None:
     """Refuse a task that does not exist, or does not take these options."""
+    if ":" in name:
+        make_task(name, **options)
+        return
     if name not in TASKS:
         raise ValueError(nearest(name, TASKS, "task"))
     known = list(inspect.signature(TASKS[name]).parameters)

@@ -32,7 +32,7 @@ FLOOR = 1e-6
 
 def observation(task: Task, seed: int) -> tuple[Tensor, Tensor]:
     """θ*, with shape `(2,)`, and what was observed, with shape `x_shape`."""
-    pairs = simulate(task.prior, task.simulate, 1, seed=seed)
+    pairs = simulate(task.prior, task.simulator, 1, seed=seed)
     return pairs.theta[0], pairs.x[0]
 
 

@@ -106,7 +106,10 @@ class Grid:
 
     def task(self, entry: Entry) -> Task:
         """The task of an entry, with what the protocol chooses for it."""
-        return _task(entry.name, tuple((dict(self.sizes(entry.name).options) | dict(entry.options)).items()))
+        options = dict(self.sizes(entry.name).options) | dict(entry.options)
+        if ":" in entry.name:  # a file of a user's, which may have changed
+            return make_task(entry.name, **options)
+        return _task(entry.name, tuple(options.items()))
 
     def config(self) -> dict[str, Any]:
         """The grid as plain data, from which `load_grid` makes it again."""

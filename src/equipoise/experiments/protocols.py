@@ -1,8 +1,8 @@
 """Protocols: how networks of the benchmark are trained and judged, and how large they are for each task.
 
 A protocol chooses numbers; it never changes what a method's name means. `paper` is the text's; `released` is what the
-published figures show; `default` is the paper's with fewer pairs, for a laptop. None of them standardises θ or x;
-Lotka-Volterra's counts are divided by 100.
+published figures show; `default` is the paper's with fewer pairs, for a laptop. None of them standardises θ or x of the
+paper's tasks; Lotka-Volterra's counts are divided by 100. A user's own task may have any scale and is standardised.
 
 What a protocol chooses for a task is a row of `SIZES`, and nothing outside this file knows of it. The sizes of
 `released` differ from the text's in three places: Two Moons's flow has 6 hidden layers of 256 where the text has 3,
@@ -62,6 +62,7 @@ class Sizes:
         channels: of the convolutional embedding.
         x_scale: what x is divided by.
         options: of the task.
+        standardize: whether θ is scaled by the prior and x by the training pairs.
     """
 
     classifier: tuple[int, ...] = (256,) * 6
@@ -71,6 +72,7 @@ class Sizes:
     channels: int = 0
     x_scale: float = 1.0
     options: tuple[tuple[str, Any], ...] = ()
+    standardize: bool = False
 
 
 _TEXT = {
@@ -96,4 +98,4 @@ def sizes(protocol: str, task: str) -> Sizes:
         >>> sizes("released", "lotka_volterra").channels, sizes("paper", "slcp").flow
         (16, (256, 256, 256))
     """
-    return SIZES[protocol].get(task, Sizes())
+    return SIZES[protocol].get(task, Sizes(standardize=":" in task))

@@ -14,6 +14,7 @@ import torch
 import xarray as xr
 
 from equipoise.posteriors import Posterior
+from equipoise.priors import BoxUniform
 from equipoise.tasks import Task
 from equipoise.version import __version__
 
@@ -128,7 +129,7 @@ def record(
         "place": str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "",
         "notes": notes,
     }
-    if task.prior.dim == 2:
+    if task.prior.dim == 2 and isinstance(task.prior, BoxUniform):
         header["box"] = [task.prior.low.tolist(), task.prior.high.tolist()]
     return header, arrays
 
@@ -179,7 +180,10 @@ def _diagnosis(arrays: dict[str, np.ndarray], i: int, alive: list[int], judged: 
 
 def _expected(task: Task, measured: dict[str, float]) -> dict[str, float]:
     """E log p(θ*|x*) of the exact posterior, as the task keeps it or from the coverage pairs, and E log p(θ)."""
-    prior = -float(task.prior.entropy())
+    try:
+        prior = -float(task.prior.entropy())
+    except NotImplementedError:  # of an object of a user's own
+        prior = measured.get("prior_log_prob", np.nan)
     try:
         value, error = task.expected_log_posterior()
     except (ValueError, FileNotFoundError):

@@ -54,6 +54,16 @@ class Task(ABC):
         """The keywords that make this task again: `task(name, **options)`."""
         return {}
 
+    @property
+    def simulator(self) -> Callable[..., Any]:
+        """What `equipoise.simulate` calls."""
+        return self.simulate
+
+    @property
+    def kept(self) -> bool:
+        """Whether simulations are worth keeping. Real-valued ones of the paper's tasks cost less to make again."""
+        return self.storage != "float32"
+
     def simulate(self, theta: Any, seed: int = 0) -> Tensor:
         """Draw x for each row of `theta`.
 

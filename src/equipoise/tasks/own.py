@@ -1,0 +1,104 @@
+"""A task of your own: a prior and a simulator in a Python file, called `FILE.py:NAME`.
+
+The name is that of an object with `prior` and `simulate(theta)` or `simulate(theta, seed)`, from `(N, D)` to
+`(N, *x_shape)`, and, where it is known, `log_posterior(theta, x)`; or of a class or function that makes one, whose
+arguments are the task's options. What it computes is known by the source of its file: results of an experiment are
+kept for one version of it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["OwnTask"]
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.named import named_object, source_of
+from equipoise.priors import Prior, as_prior
+from equipoise.randomness import isolated
+
+from .base import Task
+
+
+class OwnTask(Task):
+    """What stands under a name in a user's file, as a task.
+
+    Arguments:
+        name: `FILE.py:NAME` or `MODULE:NAME`.
+        code: the digest of the file that is meant; None for the file as it is.
+        options: arguments of the class or function of that name.
+    """
+
+    prior: Prior  # type: ignore[assignment]
+
+    def __init__(self, name: str, code: str | None = None, **options: Any) -> None:
+        self.name = name  # type: ignore[misc]
+        found = named_object(name, "a task")
+        self._code = hashlib.blake2b(source_of(name, "a task"), digest_size=8).hexdigest()
+        if code not in (None, self._code):
+            raise ValueError(
+                f"the file of {name} has changed since this was planned; begin again with the same command"
+            )
+        made = callable(found) and not hasattr(found, "prior")
+        if inspect.isclass(found) or made:
+            found = found(**options)
+        elif options:
+            raise TypeError(f"{name} is an object and takes no options; a class or a function would")
+        for part in ("prior", "simulate"):
+            if not hasattr(found, part):
+                raise TypeError(f"{name} has no {part}; a task has prior and simulate(theta), perhaps log_posterior")
+        self._found, self._given = found, options
+        self.prior = as_prior(found.prior)
+        self.has_exact_posterior = hasattr(found, "log_posterior")
+        self.parameters = tuple(f"theta_{i}" for i in range(self.prior.dim))  # type: ignore[misc]
+        with isolated(0):
+            theta = self.prior.sample((2,))
+        x = self.simulate(theta)
+        if x.ndim < 2 or len(x) != 2:
+            raise ValueError(
+                f"{name}.simulate takes a batch of parameters with shape (N, {self.prior.dim}) and returns N "
+                f"observations; for N = 2 it returned shape {tuple(x.shape)}"
+            )
+        self.x_shape = tuple(x.shape[1:])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {**self._given, "code": self._code}
+
+    @property
+    def simulator(self) -> Callable[..., Any]:
+        simulate: Callable[..., Any] = self._found.simulate
+        return simulate
+
+    @property
+    def kept(self) -> bool:
+        return True
+
+    def simulate(self, theta: Any, seed: int = 0) -> Tensor:
+        seeded = {"seed": seed} if "seed" in inspect.signature(self.simulator).parameters else {}
+        with isolated(seed):
+            x = self.simulator(torch.as_tensor(theta), **seeded)
+        return torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x).float()
+
+    def log_posterior(self, theta: Any, x: Any) -> Tensor:
+        self._need_posterior()
+        theta, x = torch.as_tensor(theta), torch.as_tensor(x)
+        lead = torch.broadcast_shapes(theta.shape[:-1], x.shape[: x.ndim - len(self.x_shape)])
+        theta, x = theta.expand(*lead, theta.shape[-1]), x.expand(*lead, *self.x_shape)
+        rows = self._found.log_posterior(theta.reshape(-1, theta.shape[-1]), x.reshape(-1, *self.x_shape))
+        return torch.as_tensor(rows).reshape(lead)
+
+    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
+        return self.simulate(theta, int(key[0])).numpy().astype(dtype)
+
+    def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
+        raise ValueError(f"the likelihood of {self.name} is not known by itself")
+
+    def _log_evidence(self, statistics: Tensor) -> Tensor:
+        raise ValueError(f"the evidence of {self.name} is not known by itself")
