@@ -128,6 +128,21 @@ def test_uniform_map_is_finite_at_its_ends(name: str) -> None:
     assert theta.isfinite().all() and prior.contains(theta).all()
 
 
+@pytest.mark.parametrize("name", ["box", "log_uniform", "gamma", "beta"])
+def test_lower_tail_in_float32(name: str) -> None:
+    # Each has its lower end at 0, where θ in float32 has digits enough for any z.
+    z = torch.linspace(-5.15, -2.0, 30)
+    if name == "box":
+        prior, reference = eq.BoxUniform([0.0], [2.0]), scipy.stats.uniform(0, 2)
+    elif name == "log_uniform":
+        prior, reference = eq.IndependentPrior([eq.LogUniform(1e-30, 1.0)]), scipy.stats.loguniform(1e-30, 1.0)
+    else:
+        prior, reference = eq.IndependentPrior([make(name, torch.float32)]), MARGINALS[name][2]
+    theta = prior.from_normal(z[:, None])
+    np.testing.assert_allclose(theta[:, 0], reference.ppf(scipy.stats.norm.cdf(z.double())), rtol=1e-5)
+    torch.testing.assert_close(prior.to_normal(theta)[:, 0], z, atol=1e-3 if name == "log_uniform" else 1e-5, rtol=0)
+
+
 def test_box_edges_in_float32() -> None:
     prior = eq.BoxUniform([100.0], [200.0])
     edge = torch.tensor([[100.0], [200.0]])

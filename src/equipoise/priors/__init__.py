@@ -16,8 +16,8 @@ float32 is told in `marginals`.
 
 Every method works in the dtype and on the device of its argument, whatever those of the prior.
 
-    text ──► conversion ──► independent ──► box, gaussian ──► marginals ──► parts ──► scipys, loguniform ──► base
-                            opaque
+    text ► conversion ► independent ► box, gaussian ► marginals ► parts ► scipys, loguniform ► base, normal
+                        opaque
 
 `conversion` makes priors of what users bring and of what was stored, `text` of what they type. `marginals` has the map
 of a single parameter, `parts` takes torch's distributions apart and describes them as JSON.

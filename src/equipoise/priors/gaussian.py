@@ -13,6 +13,7 @@ from torch.distributions import constraints
 
 from . import marginals as one
 from .base import Prior, as_vector, dtype_name
+from .normal import ndtr, probability
 
 
 class GaussianPrior(Prior):
@@ -74,10 +75,10 @@ class GaussianPrior(Prior):
         return self.loc.to(z) + z @ self.scale_tril.to(z).mT
 
     def to_uniform(self, theta: Tensor) -> Tensor:
-        return torch.special.ndtr(self.to_normal(theta))
+        return ndtr(self.to_normal(theta))
 
     def from_uniform(self, u: Tensor) -> Tensor:
-        limit = one.probability(-one.Z_MAX)
+        limit = probability(-one.Z_MAX)
         return self.from_normal(torch.special.ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
     def to(self, device: str | torch.device) -> GaussianPrior:

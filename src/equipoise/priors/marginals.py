@@ -35,21 +35,17 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.special import ndtr, ndtri
+from torch.special import ndtri
 
 from . import scipys
 from .loguniform import LogUniform
+from .normal import log_phi, ndtr, probability
 from .parts import device_of
 
 #: |z| of a uniform never exceeds this: Φ(-5.2) = 1e-7 is about the spacing of float32 at the edge of a box.
 Z_EDGE = 5.2
 #: |z| of a marginal with a general CDF never exceeds this: beyond it 1 - F has no digits left in float64.
 Z_MAX = 8.0
-
-
-def probability(z: float) -> float:
-    """Φ(z) as a Python number."""
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 # --- the uniform marginal, also used for whole boxes ---------------------------------------------------------------
@@ -238,7 +234,7 @@ def _solve(marginal: Distribution, z: Tensor) -> Tensor:
             theta = transform(sign * y)
             score = _normal_score(marginal, theta)
             lo, hi = torch.where(score < z, y, lo), torch.where(score < z, hi, y)
-            log_slope = marginal.log_prob(theta) + transform.log_abs_det_jacobian(sign * y, theta) - _log_phi(score)
+            log_slope = marginal.log_prob(theta) + transform.log_abs_det_jacobian(sign * y, theta) - log_phi(score)
             newton = y - (score - z) * (-log_slope).exp()
             after = torch.where((newton > lo) & (newton < hi), newton, (lo + hi) / 2)
             done = bool((after - y).abs().le(4e-16 * (1 + y.abs())).all())
@@ -253,12 +249,8 @@ def _with_slope(marginal: Distribution, theta: Tensor, z: Tensor) -> Tensor:
     if not z.requires_grad:
         return theta
     with torch.no_grad():
-        slope = (_log_phi(z) - marginal.log_prob(theta)).exp()
+        slope = (log_phi(z) - marginal.log_prob(theta)).exp()
     return theta + (z - z.detach()) * slope
-
-
-def _log_phi(z: Tensor) -> Tensor:
-    return -(z**2) / 2 - math.log(2 * math.pi) / 2
 
 
 def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:

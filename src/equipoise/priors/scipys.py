@@ -25,7 +25,8 @@ import torch
 import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
-from torch.special import ndtr
+
+from .normal import ndtr
 
 Function = Callable[[np.ndarray], Any]
 
