@@ -242,6 +242,18 @@ def test_members_that_leak_differently_mix_with_their_cut_densities():
     assert np.sqrt((error**2).mean()) < 0.015 and abs(error.mean()) < 0.003
 
 
+@pytest.mark.parametrize(
+    ("kind", "recipe", "number"),
+    [("flow", "equipoise", 256), ("flow", "released", 1000), ("classifier", "equipoise", 1000)],
+)
+def test_the_number_of_samples_follows_what_they_cost(kind: str, recipe: str, number: int):
+    theta, x = pairs(60, 2, seed=0)
+    posterior = GaussianPosterior([1.0], 2, kind)
+    ds, same = (diagnose(posterior, theta, x, recipe=recipe, **n) for n in ({}, {"samples": number}))
+    assert ds.attrs["samples"] == number
+    np.testing.assert_array_equal(ds["rank"], same["rank"])
+
+
 def test_released_recipe_counts_strictly():
     theta, x = pairs(100, 1, seed=4)
     ds = diagnose(GaussianPosterior([1.0], 1), theta, x, samples=10, recipe="released")

@@ -85,3 +85,54 @@ def test_the_summary_says_where_an_overconfident_curve_is_below(result: xr.Datas
     assert float(found[3]) == pytest.approx(float(found[1]) - 0.95, abs=0.0011)
     ds["verdict"] = ("member", np.array(["inconclusive"] * 4, object))
     assert "furthest below" not in summary(ds)
+
+
+def test_leakage_is_told_from_a_hundredth_on(result: xr.Dataset):
+    def told(*share: float, **attrs: str) -> list[str]:
+        ds = result.assign(leakage=("member", list(share))).assign_attrs(attrs)
+        return [line for line in summary(ds).splitlines() if line.startswith("leakage")]
+
+    assert told(0.0, 0.009, np.nan, 0.009) == []
+    (line,) = told(0.172, 0.168, 0.02, 0.12)
+    assert line.startswith(
+        "leakage: 17% of the mass of 0 and 1, 2% of the mass of 2 and 12% of the mass of mixture lies"
+    )
+    assert "What is judged is the rest, scaled to 1" in line and "bnpe_init" in line
+    (line,) = told(0.172, 0.0, 0.0, 0.0, recipe="released")
+    assert line == "leakage: 17% of the mass of 0 lies outside the prior, and is judged with the rest"
+
+
+def test_the_summary_ends_with_what_to_do(result: xr.Dataset):
+    def told(*verdicts: str, method: str = "", more: float = 0.0, members: int = 4) -> list[str]:
+        ds = result.isel(member=slice(4 - members, None)).assign_attrs(method=method)
+        ds = ds.assign(verdict=("member", np.array(verdicts, object)), pairs_to_settle=("member", [more] * members))
+        ds["rank"] = ds["rank"].copy(data=np.tile(result["rank"].values[0], (members, 1)))  # of one that is too narrow
+        lines = summary(ds).splitlines()
+        said = [line for line in lines if line.startswith("what to do")]
+        assert lines[len(lines) - len(said) :] == said
+        return said
+
+    good, bad, open_ = "certified conservative", "overconfident", "inconclusive"
+    again = "or more simulations; then judge again with fresh pairs"
+    cautious = 'method="brnpe" or "bnre" (more often certified, and less sharp)'
+    assert told(good, good, good, good) == []
+    assert told(bad, good, bad, good) == [
+        "what to do: use the mixture as a whole; 0 and 2 alone would be overconfident"
+    ]
+    assert told(bad, bad, bad, bad, method="bnpe_init") == [f"what to do about mixture: {cautious}, {again}"]
+    (line,) = told(bad, bad, members=2, method="npe")
+    assert line == f"what to do about mixture: use the mixture of several networks (members=5), or {cautious}, {again}"
+    (line,) = told(bad, bad, bad, bad, method="brnpe")  # which is what would have been advised
+    assert "method=" not in line and "No method is safe on every task" in line
+    (line,) = told(bad, bad, members=2)  # of others: nothing is known of how it was trained
+    assert 'mix several networks, or train with balance (eq.fit, method="brnpe")' in line and "members=" not in line
+    (line,) = told(good, good, good, open_, more=1234.0)
+    assert line.startswith("what to do about mixture: judge again with about 4,200 fresh pairs in all")
+    assert told(good, good, good, open_, more=np.inf) == []
+
+
+def test_networks_that_are_not_mixed_are_advised_one_by_one():
+    theta, x = pairs(500, 2, seed=3)
+    ds = diagnose(GaussianPosterior([0.5, 2.0, 0.6], 2), theta, x, samples=64, mixture=False)
+    (line,) = (line for line in summary(ds).splitlines() if line.startswith("what to do"))
+    assert line.startswith("what to do about 0 and 2: ")

@@ -250,6 +250,34 @@ def test_plane_has_a_point_for_each_cell(results: xr.Dataset, diagnosed: xr.Data
     assert isinstance(plots.plane(diagnosed, colour="member"), Axes)
 
 
+def test_plane_shows_the_log_posterior_where_no_exact_one_is_known(diagnosed: xr.Dataset):
+    unknown = diagnosed.assign(
+        information_kept=("member", [np.nan] * 3),
+        nominal_log_prob=("member", [-2.5, -2.0, -1.5]),
+        prior_log_prob=-3.6,
+    )
+    ax = plots.plane(unknown, colour="member")
+    points = {
+        (float(line.get_xdata()[0]), round(float(line.get_ydata()[0]), 9))
+        for line in ax.get_lines()
+        if len(line.get_xdata()) == 1
+    }
+    areas = [round(float(a), 9) for a in unknown.coverage_auc]
+    assert points == {*zip([-2.5, -2.0, -1.5], areas, strict=True), (-3.6, 0.0)}
+    assert ax.get_xlabel() == "nominal log posterior (nats)"
+    assert [t.get_text() for t in ax.texts] == ["prior"]
+    assert plots.plane(diagnosed).get_xlabel() == "information kept"
+    # Neither is known of a posterior that is not normalised: the axes say so.
+    nothing = unknown.assign(nominal_log_prob=("member", [np.nan] * 3))
+    assert "not known" in plots.plane(nothing).texts[-1].get_text()
+
+
+def test_plane_has_no_prior_where_tasks_have_different_ones(results: xr.Dataset):
+    ax = plots.plane(results.assign(information_kept=results.information_kept * np.nan))
+    assert ax.texts == [] or all(t.get_text() != "prior" for t in ax.texts)
+    assert ax.get_xlabel() == "nominal log posterior (nats)"
+
+
 def test_plane_tells_ten_methods_apart(results: xr.Dataset):
     one = results.isel(task=[0], method=[0] * 10, budget=[0]).assign_coords(method=[f"m{i}" for i in range(10)])
     legend = plots.plane(one).get_legend()

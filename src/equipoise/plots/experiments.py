@@ -131,17 +131,19 @@ def plane(
 
     To the right is sharper, up is more conservative; below the line the posterior is overconfident on average. The
     exact posterior is at (1, 0), the prior at (0, 0). Runs are joined into their median, with bars from minimum to
-    maximum.
+    maximum. Where no exact posterior is known, the nominal log posterior takes the place of the information kept: to
+    the right is sharper all the same, and only the prior has a place on it.
 
     Arguments:
-        results: with `coverage_auc` and `information_kept`, over any of task, method, budget and run (or member).
+        results: with `coverage_auc` and `information_kept` (or `nominal_log_prob`), over any of task, method, budget
+            and run (or member).
         ax: where; None for a new figure.
         colour: the dimension that colours tell apart; budgets tell by size, tasks by marker.
         labels: what to write in the legend.
     """
     ax, labels = axes_or_new(ax, (4.6, 3.4)), labels or {}
     dims = [d for d in results["coverage_auc"].dims if d != "run"]
-    area, kept = results["coverage_auc"], results["information_kept"]
+    area, kept, text, landmarks = results["coverage_auc"], *_sharpness(results)
     if "run" not in area.dims:
         area, kept = area.expand_dims("run"), kept.expand_dims("run")
     budgets = list(results["budget"].values) if "budget" in dims else []
@@ -150,10 +152,10 @@ def plane(
     key = colour if colour in dims else dims[0] if dims else None
     ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)
     ax.axhspan(-1, 0, color=VERDICTS["overconfident"], alpha=0.06, lw=0, zorder=0)
-    for x, text in ((0, "prior"), (1, "exact")):
+    for name, x in landmarks.items():
         ax.plot(x, 0, marker="+", ms=9, mew=1.4, color=INK, zorder=4)
         ax.annotate(
-            text, (x, 0), xytext=(0, -12), textcoords="offset points", ha="center", color=GREY, fontsize="small"
+            name, (x, 0), xytext=(0, -12), textcoords="offset points", ha="center", color=GREY, fontsize="small"
         )
     stacked_area, stacked_kept = area.transpose("run", *dims), kept.transpose("run", *dims)
     for index in np.ndindex(*[results.sizes[d] for d in dims]):
@@ -181,7 +183,9 @@ def plane(
         )
     low, high = float(area.min()), float(area.max())
     margin = 0.12 * max(high - low, 0.1)
-    ax.set(xlabel="information kept", ylabel="coverage AUC", ylim=(min(low, 0) - margin, max(high, 0) + margin))
+    if not bool(np.isfinite(kept).any()):
+        ax.text(0.5, 0.5, "how sharp they are is not known", transform=ax.transAxes, ha="center", color=GREY)
+    ax.set(xlabel=text, ylabel="coverage AUC", ylim=(min(low, 0) - margin, max(high, 0) + margin))
     handles = [plt.Line2D([], [], marker="o", ls="", **_mark(i)) for i in range(len(groups))]
     names = [labels.get(str(g), str(g)) for g in groups]
     if len(tasks) > 1 and key != "task":
@@ -192,6 +196,18 @@ def plane(
         names += [f"{budget_text(budgets[0])} simulations", f"{budget_text(budgets[-1])} simulations"]
     ax.legend(handles, names, frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax
+
+
+def _sharpness(results: xr.Dataset) -> tuple[xr.DataArray, str, dict[str, float]]:
+    """What lies to the right in the plane, its name, and where prior and exact posterior are on it."""
+    kept = results.get("information_kept")
+    if kept is not None and bool(np.isfinite(kept).any()):
+        return kept, "information kept", {"prior": 0.0, "exact": 1.0}
+    prior = results["prior_log_prob"].values if "prior_log_prob" in results else np.array(np.nan)
+    # Tasks have priors of their own: one landmark is right for one task.
+    known_prior = np.unique(prior[np.isfinite(prior)])
+    landmarks = {"prior": float(known_prior[0])} if len(known_prior) == 1 else {}
+    return results["nominal_log_prob"], "nominal log posterior (nats)", landmarks
 
 
 def _mark(i: int) -> dict[str, Any]:
