@@ -54,7 +54,7 @@ def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Ten
             raise ValueError(
                 f"{len(rows)} of the {n} theta lie outside the prior (the first is pair {int(rows[0])}, "
                 f"{theta[rows[0]].tolist()}; the prior is {surrogate.prior}). Coverage is over pairs drawn from the "
-                "prior and the simulator"
+                "prior and the simulator: eq.simulate(prior, simulator, 1000, seed=1)"
             )
     return theta, x
 
