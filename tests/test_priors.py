@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.priors import OpaquePrior, Prior, marginals, parts, prior_from_spec
+from equipoise.priors.text import DISTRIBUTIONS, parse_prior
 from equipoise.randomness import isolated
 
 # Each marginal in float64 beside scipy's version of the same distribution.
@@ -700,6 +703,27 @@ def test_what_single_precision_hardly_holds_is_told_of() -> None:
         assert eq.as_prior(double) is double
     finally:
         torch.set_default_dtype(before)
+
+
+# --- the page about priors -----------------------------------------------------------------------------------------
+
+
+def test_texts_and_files_of_the_page_are_priors(tmp_path: Path) -> None:
+    # Its Python is run with that of the other pages.
+    page = (Path(__file__).parents[1] / "docs" / "priors.md").read_text(encoding="utf-8")
+    texts = re.findall(r"--prior '(.*?)'", page)
+    assert len(texts) > 2 and all(parse_prior(text).dim > 1 for text in texts)
+    files = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert len(files) == 3
+    for text in files:
+        (tmp_path / "prior.json").write_text(text)
+        prior = parse_prior(str(tmp_path / "prior.json"))
+        assert prior.dim > 1 and json.loads(text)["kind"] == prior.spec()["kind"]
+    table = page[page.index("| term |") :]
+    assert set(DISTRIBUTIONS) == {
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in row.strip("`").split("`, `")
+    }
+    assert "text for eleven of them" in page and len(DISTRIBUTIONS) == 11
 
 
 # --- storing and moving --------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from equipoise.cli.options import METHOD_NAMES, TASK_NAMES
 from equipoise.cli.shell import read_embedding
 from equipoise.experiments import load_grid, run_grid
 from equipoise.priors import BoxUniform, IndependentPrior
-from equipoise.priors.text import DISTRIBUTIONS, parse_prior
+from equipoise.priors.text import DISTRIBUTIONS, FORMS, parse_prior
 
 GRID = """
 tasks = ["slcp"]
@@ -702,7 +702,7 @@ def test_priors_as_text(tmp_path):
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_every_named_distribution_can_start_a_flow(name):
-    numbers = {"uniform": "(0.5, 2)", "halfnormal": "(2)", "exponential": "(2)"}.get(name, "(0.5, 2)")
+    numbers = {"halfnormal": "(2)", "exponential": "(2)", "studentt": "(3, 0.5, 2)"}.get(name, "(0.5, 2)")
     prior = parse_prior(f"{name}{numbers}, normal(0,1)")
     theta = prior.sample((100,))
     torch.testing.assert_close(prior.from_normal(prior.to_normal(theta)), theta, rtol=1e-3, atol=1e-3)
@@ -715,7 +715,14 @@ def test_every_named_distribution_can_start_a_flow(name):
         ("uniform", "cannot read the prior"),
         ("uniform(0,1) normal(0,1)", "separated by commas"),
         ("uniform(0,1),", "cannot read the prior"),
-        ("uniform(1,0)", "is no distribution"),
+        ("uniform(1,0)", "low has to be less than high"),
+        ("loguniform(0,1)", "0 < low < high"),
+        ("studentt(3)", "takes 3 number.*degrees of freedom"),
+        ("uniform(1e44,1e45)", "too large for single precision"),
+        ("uniform(2459000,2459000.1)", "too close together"),
+        ("loguniform(1e-60,1)", "too small for single precision"),
+        ("normal(0,1e40)", "1e.40 does not fit single precision"),
+        ("normal(0,1e-60)", "1e-60 does not fit single precision"),
         ("uniform(0)", "takes 2 number"),
         ("normal(0,one)", "should be numbers"),
         ("normal(0,-1)", "is no distribution"),
@@ -728,7 +735,91 @@ def test_priors_that_cannot_be(text, words):
         parse_prior(text)
 
 
-def test_a_json_file_that_is_no_prior(tmp_path):
-    (tmp_path / "p.json").write_text('{"kind": "box"}')
-    with pytest.raises(ValueError, match="does not describe a prior"):
+MARGINAL = '{"kind": "independent", "marginals": [%s]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "it is no JSON"),
+        ('[["uniform", 0, 1]]', "it holds a list instead of an object"),
+        ("3", "it holds a number"),
+        ('{"uniform": [0, 1]}', 'it has no "kind"'),
+        ('{"kind": "uniform"}', 'its "kind" is "uniform"'),
+        ('{"kind": "box"}', 'it has no "low"'),
+        ('{"kind": "box", "low": [0], "high": ["a"]}', '"high" should be numbers'),
+        ('{"kind": "box", "low": [1], "high": [0]}', "low < high"),
+        ('{"kind": "box", "low": [1], "high": [2], "dtype": "int8"}', '"dtype" is float32 or float64'),
+        ('{"kind": "gaussian", "loc": [0], "covariance": [[-1]]}', "positive definite"),
+        ('{"kind": "independent", "marginals": {"name": "Normal"}}', '"marginals" should be a list'),
+        (MARGINAL % '"Normal"', "a marginal is described like"),
+        (MARGINAL % '{"name": "Normal", "arguments": [0, 1]}', "a marginal is described like"),
+        (MARGINAL % '{"name": "Normal"}', 'it has no "arguments"'),
+        (MARGINAL % '{"name": "normal", "arguments": {}}', "unknown marginal 'normal'"),
+        (MARGINAL % '{"name": "Normal", "arguments": {"mean": 0, "scale": 1}}', "Normal takes loc, scale"),
+        (MARGINAL % '{"name": "Normal", "arguments": {"loc": "a", "scale": 1}}', '"loc" should be numbers'),
+        (MARGINAL % '{"name": "Normal", "arguments": {"loc": 0, "scale": -1}}', "Expected parameter scale"),
+        (MARGINAL % '{"name": "scipy.stats.betta", "arguments": {}}', "no continuous distribution scipy.stats.betta"),
+        (MARGINAL % '{"name": "scipy.stats.beta", "arguments": {"a": 1}}', "takes a, b"),
+        (MARGINAL % '{"name": "os.system", "arguments": {"command": 1}}', "unknown marginal"),
+    ],
+)
+def test_a_json_file_that_is_no_prior(text, words, tmp_path):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(words)) as told:
         parse_prior(str(tmp_path / "p.json"))
+    # It says what the file has to look like, and what it says is true.
+    shown = str(told.value)
+    assert "p.json does not describe a prior: " in shown and "docs/priors.md" in shown and "\n" not in shown
+    for form in FORMS:
+        assert form in shown
+        (tmp_path / "p.json").write_text(form)
+        assert parse_prior(str(tmp_path / "p.json")).dim == 2
+
+
+def test_a_json_file_of_a_prior_that_only_code_can_rebuild(tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps(eq.as_prior(Opaque()).spec()))
+    with pytest.raises(ValueError, match="only its code can rebuild"):
+        parse_prior(str(tmp_path / "p.json"))
+
+
+def test_a_prior_of_ones_own_in_the_shell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        """
+import torch
+
+class Ordered:
+    def sample(self, shape=()):
+        return torch.rand(*shape, 2).sort(-1, descending=True).values
+
+    def log_prob(self, theta):
+        a, b = theta[..., 0], theta[..., 1]
+        return torch.where((b >= 0) & (a >= b) & (a <= 1), 0.693, -torch.inf)
+
+ordered = Ordered()
+number = 3
+
+def broken():
+    raise RuntimeError("no prior today")
+"""
+    )
+    rng = np.random.default_rng(0)
+    for name in ("pairs", "fresh", "square", "new"):
+        theta = rng.random((128, 2))
+        theta = np.sort(theta)[:, ::-1] if name in ("pairs", "fresh") else theta
+        np.savez(f"{name}.npz", theta=theta, x=theta + 0.1 * rng.normal(size=theta.shape))
+    small = ("--epochs", 1, "--members", 1, "--quiet", "--prior")
+    fit = ("fit", "pairs.npz", *small)
+    assert "--method bnpe" in equipoise(*fit, "mine.py:Ordered", "--out", "m", code=2).output
+    for name, words in (("number", "sample and log_prob; got int"), ("broken", "no prior today"), ("nobody", "has no")):
+        assert words in equipoise(*fit, f"mine.py:{name}", "--out", "m", code=2).output
+    equipoise(*fit, "mine.py:Ordered", "--out", "m", "--method", "npe")
+    assert "in the shell, --prior SPEC" in equipoise("diagnose", "m", "fresh.npz", code=2).output
+    judged = equipoise("diagnose", "m", "fresh.npz", "--samples", 20, "--json", "--prior", "mine.py:ordered").stdout
+    assert json.loads(judged)["leakage"] > 0  # what lies beyond the triangle
+    # A model that stores its prior is not judged under another one.
+    equipoise("fit", "square.npz", *small, "uniform(0,1)^2", "--out", "stored", "--method", "npe")
+    judge = ("diagnose", "stored", "new.npz", "--samples", 20, "--quiet", "--prior")
+    equipoise(*judge, "uniform(0, 1), uniform(0, 1)")
+    assert "stores its prior, BoxUniform" in equipoise(*judge, "uniform(0, 2)^2", code=2).output

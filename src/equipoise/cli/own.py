@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from equipoise.posteriors import Posterior
+    from equipoise.priors import Prior
     from equipoise.simulations import Simulations
 
 
@@ -53,7 +54,10 @@ def fit(
         Path, typer.Argument(metavar="DATA", help="Pairs (theta, x): .h5, .npz, .csv, .parquet, a store, or theta.npy.")
     ],
     prior: Annotated[
-        str, typer.Option(metavar="SPEC", help="'uniform(-3,3)^2', 'normal(0,1),uniform(0,5)', or a JSON file.")
+        str,
+        typer.Option(
+            metavar="SPEC", help="'uniform(-3,3)^2', 'loguniform(1e-3,10),normal(0,1)', a JSON file, or FILE.py:NAME."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The directory to save the posterior in.")],
     method: Annotated[str, typer.Option("--method", "-m", autocompletion=name_completion(METHOD_NAMES))] = "bnpe_init",
@@ -84,10 +88,9 @@ def fit(
         if not force:
             check_no_model(out)
         check_device(device)
-        from equipoise.priors.text import parse_prior
         from equipoise.training import fit as train
 
-        the_prior = parse_prior(prior)
+        the_prior = _read_prior(prior)
         pairs = _read_pairs(data, x, theta_key, x_key, read_shape(x_shape))
         if kept.exists() and not quiet:
             print(f"{kept} keeps an unfinished training", file=sys.stderr)
@@ -109,6 +112,8 @@ def fit(
         try:
             posterior: Posterior = training()
         except ValueError as error:
+            if "start='random'" in str(error):
+                raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
             if str(kept) not in str(error):
                 raise
             if not force:
@@ -250,17 +255,44 @@ def sample(
 def _load(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
     """A saved posterior, with whatever of it is not stored."""
     from equipoise.posteriors import load
-    from equipoise.priors.text import parse_prior
 
-    own = read_embedding(embedding)
+    own, given = read_embedding(embedding), None if prior is None else _read_prior(prior)
     try:
-        return load(model, prior=None if prior is None else parse_prior(prior), embedding=own, device=device)
+        try:
+            posterior = load(model, embedding=own, device=device)
+        except ValueError as error:
+            if given is None or "prior=" not in str(error):
+                raise
+            return load(model, prior=given, embedding=own, device=device)
     except ValueError as error:
         if own is None and "embedding=" in str(error):
             raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
         if prior is None and "prior=" in str(error):
             raise ValueError(f"{error}; in the shell, --prior SPEC") from error
         raise
+    if given is not None and given.spec() != posterior.prior.spec():
+        raise ValueError(f"{model} stores its prior, {posterior.prior!r}, and --prior is another: leave it out")
+    return posterior
+
+
+def _read_prior(text: str) -> Prior:
+    """The prior that `--prior` describes, or names: text, a JSON file, `FILE.py:NAME` or `MODULE:NAME`.
+
+    The name is that of a prior, of a class of them without arguments, or of a function without arguments.
+    """
+    from equipoise.named import named_object
+    from equipoise.priors import as_prior
+    from equipoise.priors.text import parse_prior
+
+    if ":" not in text or text.strip().endswith(".json"):
+        return parse_prior(text)
+    found = named_object(text, "--prior")
+    try:
+        if isinstance(found, type) or (callable(found) and not hasattr(found, "log_prob")):
+            found = found()
+        return as_prior(found)
+    except Exception as error:  # whatever a user's code may raise
+        raise ValueError(f"--prior {text}: {type(error).__name__}: {error}") from error
 
 
 def _read_pairs(

@@ -117,6 +117,7 @@ def build(spec: dict[str, Any]) -> Distribution:
         )
     arguments: Any = {n: numbers({**given, "dtype": dtype_name(dtype)}, n) for n in given}
     try:
+        make(**arguments, validate_args=True)  # looked at once, whatever torch's default is
         return make(**arguments)
     except TypeError as error:
         wanted = [n for n in inspect.signature(make).parameters if n != "validate_args"]

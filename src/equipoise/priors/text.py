@@ -7,7 +7,7 @@ prior.json                          what `prior.spec()` gave, for everything els
 
 from __future__ import annotations
 
-__all__ = ["DISTRIBUTIONS", "parse_prior"]
+__all__ = ["DISTRIBUTIONS", "FORMS", "parse_prior"]
 
 import difflib
 import json
