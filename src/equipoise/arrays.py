@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["LARGEST", "plain", "too_large"]
+__all__ = ["TOO_LARGE", "plain"]
 
 from typing import Any
 
 import numpy as np
 
-#: What to say of numbers that single precision cannot hold.
-LARGEST = (
-    "single precision, in which networks compute, ends at 3.4e38: rescale x where it is computed (take its "
-    "logarithm, or divide it by a constant)"
+#: What to do about numbers that single precision cannot hold.
+TOO_LARGE = (
+    "too large for single precision, which ends at 3.4e38: rescale x where it is computed (take its logarithm, or "
+    "divide it by a constant), for training and for observations alike"
 )
 
 
@@ -47,10 +47,4 @@ def plain(value: Any) -> Any:
                 f"a {type(value).__name__} should hold numbers alone, and this one does not ({error}); choose its "
                 "columns of numbers"
             ) from error
-    return array
-
-
-def too_large(before: Any, after: Any) -> Any:
-    """Where numbers became infinite by being converted; arrays or tensors of one shape."""
-    infinite = abs(after) == float("inf")
-    return infinite & (abs(before) != float("inf"))
+    return np.require(array, requirements=["W"])  # a view of a table is read-only, which torch complains of

@@ -186,6 +186,7 @@ def test_fewer_evaluations_beat_a_fixed_grid(name: str, side: int, warp: int, sa
     assert error < factor * fixed_error, (fixed_error, error)
 
 
+@pytest.mark.filterwarnings("ignore:theta was not drawn")  # a box that holds them is enough for ranks
 def test_grid_weighted_and_sample_ranks_agree_on_one_posterior():
     theta, x = pairs(300, 2, seed=3)
     scale = 0.8
@@ -203,6 +204,7 @@ def test_grid_weighted_and_sample_ranks_agree_on_one_posterior():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:theta was not drawn")  # a box that holds them is enough for ranks
 def test_interpolated_ranks_follow_the_closed_form_to_its_ends():
     theta, x = pairs(4000, 2, seed=3)
     closed = stats.chi2.cdf(((theta - x / 1.25) ** 2).sum(-1).numpy() / 0.2, 2)

@@ -231,7 +231,7 @@ def test_a_prior_of_scipys_gives_the_same_every_time() -> None:
     x = torch.linspace(-1, 1, 3)
     assert torch.equal(p.log_prob(x, x), p.log_prob(x, x))
     assert torch.equal(p.sample((50,), x=x, seed=1), p.sample((50,), x=x, seed=1))
-    theta = torch.randn(80, 3, generator=torch.Generator().manual_seed(0))
+    theta = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
     options = {"method": "npe", "members": 1, "epochs": 1, "hidden": (8,), "batch_size": 16, "progress": False}
     a, b = (eq.fit(theta, theta, prior=Numpys(), device="cpu", **options) for _ in range(2))
     assert a.history.validation_loss.equals(b.history.validation_loss)
@@ -286,7 +286,7 @@ def test_a_prior_that_takes_code_to_rebuild_is_brought_again(tmp_path: Path) -> 
 
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    theta, x = BOX.sample((100,)), torch.randn(100, 4)
     options = {"epochs": np.int64(2), "gamma": np.float32(0.5), "members": 1, "hidden": (8,), "progress": False}
     p = eq.fit(theta, x, prior=BOX, method="nre_c", **options)
     p.save(tmp_path)
@@ -382,7 +382,7 @@ def test_a_part_that_is_trained_already_comes_back_with_its_statistics(tmp_path:
     def embedding() -> nn.Sequential:
         return nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()), nn.Linear(6, 3))
 
-    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    theta, x = BOX.sample((100,)), torch.randn(100, 4)
     body = embedding()
     for _ in range(10):
         body(3 + torch.randn(60, 4))
@@ -405,7 +405,7 @@ def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
         def log_prob(self, theta: Tensor) -> Tensor:
             return BOX.log_prob(theta)
 
-    theta, x = BOX.sample((60,)), torch.randn(60, 4)
+    theta, x = BOX.sample((100,)), torch.randn(100, 4)
     body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
     p = eq.fit(theta, x, prior=Own(), method="npe", embedding=body, members=1, epochs=1, hidden=(8,), progress=False)
     p.save(tmp_path)

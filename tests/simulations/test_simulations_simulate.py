@@ -245,6 +245,43 @@ def test_invalid_rows_are_dropped_counted_and_shown() -> None:
     assert torch.equal(pairs.invalid_theta, everything.theta[bad])
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_masked_values_are_invalid(batched: bool) -> None:
+    def simulator(theta: np.ndarray) -> np.ndarray:
+        return np.ma.array(theta, mask=theta > 0.9)
+
+    options = {"batched": batched, "array": "numpy", "on_invalid": "keep"}
+    kept = eq.simulate(PRIOR, simulator, 200, **options)
+    assert kept.n_invalid == int((kept.theta > 0.9).any(1).sum()) > 0
+    assert torch.equal(kept.x.isnan(), kept.theta > 0.9)
+    pairs = eq.Simulations(np.ma.array(np.ones((3, 1))), np.ma.array([[1], [2], [3]], mask=[[0], [1], [0]]))
+    assert pairs.x.isnan().flatten().tolist() == [False, True, False]
+
+
+def test_tables_are_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    assert torch.equal(eq.Simulations(frame[["a"]], frame).x, torch.tensor([[1.0, 3.0], [2.0, 4.0]]))
+    pairs = eq.simulate(PRIOR, lambda theta: pandas.Series(np.asarray(theta)), 20, batched=False, array="numpy")
+    assert torch.equal(pairs.x, pairs.theta)
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_values_beyond_single_precision_are_named_as_such(store: bool, tmp_path) -> None:
+    options = {"batched": True, "array": "numpy", "store": tmp_path if store else None}
+    for _ in range(2):  # a store knows it later, too
+        with pytest.raises(ValueError, match=r"all 100 simulations .*too large for single precision.*rescale x"):
+            eq.simulate(PRIOR, large, 100, **options)
+    with pytest.raises(SimulationError, match="too large for single precision"):
+        eq.simulate(PRIOR, large, 100, on_invalid="raise", batched=True, array="numpy")
+    with pytest.warns(InvalidSimulationsWarning, match=r"NaN or infinite values and were left out"):
+        eq.simulate(PRIOR, lambda t: np.where(t > 0.9, np.nan, t), 100, batched=True, array="numpy")
+
+
+def large(theta: np.ndarray) -> np.ndarray:
+    return (1 + theta) * 1e45
+
+
 def test_invalid_rows_refused() -> None:
     with pytest.raises(SimulationError, match="NaN or infinite") as caught:
         eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="raise")

@@ -46,7 +46,7 @@ SIZES = {"lotka_volterra": {"steps": 101}}
 @pytest.mark.parametrize("name", list(eq.TASKS))
 def test_every_method_trains_on_every_task(name: str, method: str) -> None:
     task = eq.task(name, **SIZES.get(name, {}))
-    pairs = eq.simulate(task.prior, task.simulate, 64, seed=0)
+    pairs = eq.simulate(task.prior, task.simulate, 100, seed=0)
     p = eq.fit(
         pairs.theta,
         pairs.x,
@@ -371,11 +371,11 @@ def test_progress_of_training_bounds_the_time_left(monkeypatch, capsys) -> None:
 
 
 def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
-    theta, x = toy(64)
-    quick(theta, x.repeat(1, 10).view(64, 10, 2), epochs=1, progress=None)
+    theta, x = toy(100)
+    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1, progress=None)
     shown = capsys.readouterr()
     assert shown.out == "" and "are read as a series (time, channels)" in shown.err
-    quick(theta, x.repeat(1, 10).view(64, 10, 2), epochs=1)
+    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1)
     assert capsys.readouterr().err == ""
 
 
@@ -391,17 +391,17 @@ def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
     ],
 )
 def test_channels_that_are_probably_elsewhere_are_doubted(x_shape, here, there, swap) -> None:
-    theta, _ = toy(32)
+    theta, _ = toy(48)
     with pytest.warns(UserWarning, match=r"are read as") as told:
-        quick(theta, torch.randn(32, *x_shape), epochs=1, validation_fraction=0.25)
+        quick(theta, torch.randn(48, *x_shape), epochs=1, validation_fraction=0.25)
     text = str(told[0].message)
     assert len(told) == 1 and text.index(here) < text.index(there) < text.index(swap) and told[0].filename == __file__
 
 
 @pytest.mark.parametrize("x_shape", [(200, 1), (4, 4), (1, 8, 8), (3, 8, 9), (8, 8, 8), (1, 20, 1), (2, 9, 2)])
 def test_channels_that_are_where_they_should_be_are_not_doubted(x_shape) -> None:
-    theta, _ = toy(32)
-    quick(theta, torch.randn(32, *x_shape), epochs=1, validation_fraction=0.25)  # a warning would be an error
+    theta, _ = toy(48)
+    quick(theta, torch.randn(48, *x_shape), epochs=1, validation_fraction=0.25)  # a warning would be an error
 
 
 def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
@@ -413,8 +413,8 @@ def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
         def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
             return self.layer(torch.cat([theta, x.flatten(-4)], -1)).squeeze(-1)
 
-    theta, _ = toy(64)
-    x = torch.randn(64, 4, 3, 2, 1)
+    theta, _ = toy(100)
+    x = torch.randn(100, 4, 3, 2, 1)
     p = quick(theta, x, method="nre", network=Own(), epochs=1, progress=None)
     assert p.log_prob(theta[:3], x[:3]).shape == (3,) and "read as" not in capsys.readouterr().err
 

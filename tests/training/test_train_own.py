@@ -178,16 +178,16 @@ def test_words_about_divergence_name_what_there_is() -> None:
 
 @pytest.mark.parametrize("x_shape", [(24, 24), (8, 8), (16, 40), (40, 16)])
 def test_images_without_a_channel_are_doubted(x_shape: tuple[int, int]) -> None:
-    theta, _ = series(32)
+    theta, _ = series(48)
     options: dict = {"epochs": 1, "validation_fraction": 0.25, "method": "nre"}
     with pytest.warns(UserWarning, match=r"images of one channel, give x\[:, None\] to training") as told:
-        quick(theta, torch.randn(32, *x_shape), **options)
+        quick(theta, torch.randn(48, *x_shape), **options)
     assert len(told) == 1 and told[0].filename == __file__
     advice = str(told[0].message)
     meant = advice[advice.index("embedding=") + len("embedding=") : advice.index(" says so")]
     body = eval(meant, {"equipoise": equipoise})
-    quick(theta, torch.randn(32, *x_shape), embedding=body, **options)  # a warning would be an error
-    quick(theta, torch.randn(32, 1, *x_shape), **options)
+    quick(theta, torch.randn(48, *x_shape), embedding=body, **options)  # a warning would be an error
+    quick(theta, torch.randn(48, 1, *x_shape), **options)
 
 
 @pytest.mark.parametrize("x_shape", [(3, 2, 2), (16, 3, 3), (2001, 2), (15, 9), (7, 7), (3, 50, 50), (8,), (20,)])
@@ -198,11 +198,11 @@ def test_shapes_that_are_not_doubted(x_shape: tuple[int, ...]) -> None:
 
 
 def test_a_long_vector_may_be_a_series(capsys) -> None:
-    theta, _ = series(40)
+    theta, _ = series(100)
     for length, said in ((49, False), (50, True)):
-        quick(theta, torch.randn(40, length), epochs=1, method="nre", progress=None)
+        quick(theta, torch.randn(100, length), epochs=1, method="nre", progress=None)
         assert ("if they are a series, x[..., None] says so" in capsys.readouterr().err) == said
-    quick(theta, torch.randn(40, 50), epochs=1, method="nre")
+    quick(theta, torch.randn(100, 50), epochs=1, method="nre")
     assert capsys.readouterr().err == ""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equipoise.networks import matmul_precision
 from equipoise.posteriors import warn_if_seen
+from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.progress import Progress
 from equipoise.randomness import generator
 from equipoise.version import __version__
@@ -120,7 +121,8 @@ def diagnose(
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
         raise ValueError("levels should be a list of numbers between 0 and 1")
     known = getattr(posterior, "record", {}).get("memory")
-    notes = [note for note in (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x)) if note]
+    told = (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x))
+    notes = [note for note in (*told, warn_unless_drawn_from(surrogate.prior, theta)) if note]
 
     with matmul_precision(tf32):
         found = _measure_all(surrogate, theta, x, samples, recipe, seed, mixture, memory, progress)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from equipoise.arrays import TOO_LARGE, plain
 from equipoise.networks import Network, Stack
 
 from .ratios import some_weights
@@ -30,17 +31,18 @@ def observations(network: Network, stack: Stack, x: Any) -> Tensor:
     like, x_shape = some_weights(stack), network.x_shape
     if x is None:
         raise ValueError(f"the observation is missing: x, with shape {x_shape}")
-    x = torch.as_tensor(x).to(like.device)
-    if x.is_complex():
+    given = torch.as_tensor(plain(x)).to(like.device)
+    if given.is_complex():
         raise ValueError("x is complex; give real and imaginary parts as channels, as in training")
-    if x.is_floating_point():
-        x = x.to(like.dtype)
+    x = given.to(like.dtype) if given.is_floating_point() else given
     if x.ndim < len(x_shape) or x.shape[x.ndim - len(x_shape) :] != x_shape:
         raise ValueError(
             f"x has shape {tuple(x.shape)}, but the posterior was trained on observations of shape {x_shape}"
         )
     if x.is_floating_point() and not bool(x.isfinite().all()):
-        raise ValueError("x has NaN or infinite values")
+        raise ValueError(
+            f"x has values {TOO_LARGE}" if bool(given.isfinite().all()) else "x has NaN or infinite values"
+        )
     return x.reshape(-1, *x_shape)
 
 
@@ -57,7 +59,7 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
         θ with shape `(S, B, D)`, x with shape `(B, *x_shape)`, and the broadcast of `*T` and `*X`, of S · B elements.
     """
     like, dim, x_shape = some_weights(stack), network.dim, network.x_shape
-    theta = torch.as_tensor(theta).to(like.device, like.dtype)
+    theta, x = torch.as_tensor(plain(theta)).to(like.device, like.dtype), plain(x)
     if theta.ndim == 0 or theta.shape[-1] != dim:
         raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {dim} parameter(s)")
     given, x = x, observations(network, stack, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Column", "Segment", "column", "groups"]
+__all__ = ["Column", "RowsOf", "Segment", "column", "groups"]
 
 import functools
 from collections import OrderedDict
@@ -88,3 +88,32 @@ class Column:
 
     def _cached_bytes(self) -> int:
         return sum(0 if isinstance(a, np.memmap) else a.nbytes for a in self._cache.values())
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOf:
+    """Rows of a column as an array that reads them when they are asked for.
+
+    Arguments:
+        column: where they lie.
+        rows: which.
+    """
+
+    column: Column
+    rows: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.column.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """The row of an integer, or those of a slice or an array, float32."""
+        rows = self.rows[index]
+        return self.column.take(np.atleast_1d(rows)).reshape(*np.shape(rows), *self.column.shape)

@@ -13,7 +13,7 @@ blocks of a window change with the seed.
 
 from __future__ import annotations
 
-__all__ = ["Simulations", "check_on_invalid", "without_invalid"]
+__all__ = ["Simulations", "check_on_invalid", "how_invalid", "without_invalid"]
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +24,17 @@ import torch
 from torch import Tensor
 
 from equipoise import randomness
+from equipoise.arrays import TOO_LARGE, plain
 
 from . import columns
 from .blocks import STORAGES, compact, write_whole
-from .columns import Column, column, groups
+from .columns import Column, RowsOf, column, groups
 from .reports import InvalidSimulationsWarning, warn
+
+#: x that takes no more bytes than this is read as a whole when somebody wants to train on it.
+IN_MEMORY = 1 << 30
+#: How many invalid rows are looked at for what is wrong with them.
+LOOK = 1024
 
 
 def without_invalid(
@@ -38,17 +44,19 @@ def without_invalid(
     check_on_invalid(on_invalid)
     count, total = len(invalid), len(theta)
     rows = np.arange(total)
+    some = invalid[:LOOK]
+    trouble = how_invalid(x.take(some) if isinstance(x, Column) else x[some].numpy()) if count else ""
     if count and on_invalid == "raise":
         first = int(invalid[0])
         raise ValueError(
-            f"{count} of {total} {what} have NaN or infinite values; the first is row {first} at theta = "
+            f"{count} of {total} {what} have {trouble}; the first is row {first} at theta = "
             f"{theta[first].tolist()}. Mend them, or pass on_invalid='drop' to leave them out."
         )
     if count and on_invalid == "drop":
         if count == total:
-            raise ValueError(f"all {total} {what} have NaN or infinite values; nothing is left to learn from")
+            raise ValueError(f"all {total} {what} have {trouble}; nothing is left to learn from")
         warn(
-            f"{count} of {total} {what} ({count / total:.2%}) have NaN or infinite values and were left out. "
+            f"{count} of {total} {what} ({count / total:.2%}) have {trouble} and were left out. "
             "What is learnt from the rest is conditional on a simulation being valid; `.invalid_theta` shows "
             "where they fail.",
             InvalidSimulationsWarning,
@@ -63,6 +71,18 @@ def without_invalid(
     )
     pairs.invalid_theta = theta[invalid]
     return pairs
+
+
+def how_invalid(x: np.ndarray) -> str:
+    """What is wrong with rows of float32 that were found to be invalid.
+
+    Example:
+        >>> how_invalid(np.float32([[np.nan, np.inf]]))
+        'NaN or infinite values'
+    """
+    if np.isnan(x).any() or not np.isinf(x).any():  # or it is θ that is invalid
+        return "NaN or infinite values"
+    return f"infinite values, or values {TOO_LARGE}"
 
 
 def check_on_invalid(on_invalid: str) -> None:
@@ -96,7 +116,7 @@ class Simulations:
     invalid_theta: Tensor
 
     def __init__(self, theta: Any, x: Any, *, storage: str = "float32") -> None:
-        theta, x = (torch.as_tensor(v).detach().to("cpu", torch.float32) for v in (theta, x))
+        theta, x = (torch.as_tensor(plain(v)).detach().to("cpu", torch.float32) for v in (theta, x))
         if theta.ndim != 2 or x.ndim < 2:
             raise ValueError(
                 f"theta should have shape (n, D) and x shape (n, *x_shape), got {tuple(theta.shape)} and "
@@ -143,6 +163,15 @@ class Simulations:
         if self._x is None:
             self._x = torch.from_numpy(self._column.take(self._rows))
         return self._x
+
+    @property
+    def lazy_x(self) -> Tensor | RowsOf:
+        """x to train on: all of it where it is in memory or takes up to 1 GiB, else an array that reads rows by index.
+
+        `eq.fit(pairs.theta, pairs, …)` asks for this.
+        """
+        small = 4 * len(self) * int(np.prod(self.x_shape, dtype=np.int64)) <= IN_MEMORY
+        return self.x if self._x is not None or small else RowsOf(self._column, self._rows)
 
     @property
     def x_shape(self) -> tuple[int, ...]:

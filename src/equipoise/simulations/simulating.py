@@ -27,7 +27,7 @@ from equipoise.progress import Progress
 
 from .blocks import STORAGES
 from .fingerprints import fingerprint
-from .pairs import Simulations, check_on_invalid
+from .pairs import Simulations, check_on_invalid, how_invalid
 from .probing import PROBES, adapt
 from .simulators import Failure, Outcome, global_streams, global_streams_kept
 from .sinks import MemorySink, Sink, StoreSink
@@ -198,7 +198,7 @@ def _work(units: _Units, pool: Pool, sink: Sink, bar: Progress, block_size: int,
                 invalid += len(bad)
                 bar.advance(len(outcome.x), f"{invalid} invalid" if invalid else "")
                 if len(bad) and on_invalid == "raise" and failure is None:
-                    reason = "x has NaN or infinite values, and on_invalid='raise'"
+                    reason = f"x has {how_invalid(outcome.x[bad[:1]])}, and on_invalid='raise'"
                     failure = Failure(int(outcome.rows[bad[0]]), outcome.theta[bad[0]], reason, "")
         if failure is not None and failed is None:
             failed = (outcome.block, failure, f"Simulation {outcome.block * block_size + failure.row} failed")

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from equipoise import randomness
+from equipoise.arrays import plain
 
 _LOCK = threading.RLock()
 
@@ -171,7 +172,7 @@ class Adapter:
 
 
 def as_array(output: Any) -> np.ndarray:
-    """What a simulator returned, as a float32 array; values beyond float32 become infinite.
+    """What a simulator returned, as a float32 array; values beyond float32 become infinite, masked ones NaN.
 
     Example:
         >>> as_array([1, 2.5])
@@ -187,7 +188,7 @@ def as_array(output: Any) -> np.ndarray:
             )
         return output.to(torch.float32, copy=True).numpy()
     try:
-        array = np.asarray(output)
+        array = np.asarray(plain(output))
     except ValueError as error:
         raise TypeError(f"the simulator returned a {type(output).__name__} that is not one array: {error}") from error
     if array.dtype.kind == "c":

@@ -37,7 +37,7 @@ import torch
 from equipoise.wording import listed
 
 from .blocks import STORAGES, Block, CorruptBlockError, load_x, read_block, write_block, write_whole
-from .columns import Column, Segment
+from .columns import Column, RowsOf, Segment
 from .fingerprints import Fingerprint, changes
 from .pairs import Simulations, without_invalid
 
@@ -254,6 +254,11 @@ class Store:
             storage=self.manifest.storage,
             what="simulations",
         )
+
+    @property
+    def lazy_x(self) -> torch.Tensor | RowsOf:
+        """x of all valid rows, to train on: see `Simulations.lazy_x`."""
+        return self.read().lazy_x
 
     def _extent(self, n: int | None = None) -> tuple[int, list[Block]]:
         """The number of rows without a gap, and the blocks that hold the first n of them (without x)."""

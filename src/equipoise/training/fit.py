@@ -18,10 +18,21 @@ from equipoise.methods import Method, resolve
 from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, remember
 from equipoise.priors import as_prior
+from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.randomness import integer
 
 from .data import take
-from .inputs import as_device, as_embedding, batch_for, check_pairs, split_rows, theta_scaling, x_scaling
+from .inputs import (
+    Pairs,
+    as_device,
+    as_embedding,
+    batch_for,
+    check_pairs,
+    split_rows,
+    theta_scaling,
+    warn_about_few,
+    x_scaling,
+)
 from .loop import OnEpoch, Trained
 from .members import Member, network_of
 from .outcome import posterior_of, report_divergence, report_idleness
@@ -70,8 +81,9 @@ def fit(
 
     Arguments:
         theta: parameters drawn from the prior, with shape `(N, D)`.
-        x: what the simulator made of them, with shape `(N, *x_shape)`. Whole-number dtypes are kept as they are
-            until they are used.
+        x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
+            themselves (`pairs`, or an `eq.Store`), or what reads rows from a file (`numpy.memmap`, an h5py dataset).
+            Whole-number dtypes are kept as they are until they are used.
         prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and
             `log_prob`.
         method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, draws fast and cannot leak;
@@ -142,9 +154,13 @@ def fit(
     )
     specs = [Member(row, integer(seed, "member", m), 0, tuple(options.items()), init) for m in range(members)]
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
+    prior = as_prior(prior)
+    pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
+    warn_unless_drawn_from(prior, pairs.theta)
+    warn_about_few(len(pairs.theta), validation_fraction)
     posteriors = fit_many(
         specs,
-        [(theta, x)],
+        [pairs],
         prior=prior,
         settings=settings,
         validation_fraction=validation_fraction,
@@ -223,7 +239,7 @@ def fit_many(
     prior = as_prior(prior)
     target = as_device(device)
     dtype = torch.get_default_dtype()
-    pairs = [check_pairs(theta, x, prior, dtype) for theta, x in data]
+    pairs = [pair if isinstance(pair, Pairs) else check_pairs(*pair, prior, dtype) for pair in data]
     sizes = {len(theta) for theta, _ in pairs}
     shapes = {tuple(x.shape[1:]) for _, x in pairs}
     if len(sizes) > 1 or len(shapes) > 1:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-__all__ = ["as_device", "as_embedding", "batch_for", "check_pairs", "split_rows", "theta_scaling", "x_scaling"]
+__all__ = [
+    "Pairs",
+    "as_device",
+    "as_embedding",
+    "batch_for",
+    "check_pairs",
+    "split_rows",
+    "theta_scaling",
+    "warn_about_few",
+    "x_scaling",
+]
 
 import math
 import sys
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.arrays import TOO_LARGE, plain
 from equipoise.devices import as_device
 from equipoise.networks import Embedding, Module, choose_embedding
 from equipoise.priors import BoxUniform, Prior
@@ -25,27 +36,33 @@ from .settings import Settings
 ROUNDED = 1 << 22
 #: How many steps an epoch has at least, if nobody says otherwise.
 STEPS = 4
+#: Fewer pairs than this certainly cannot judge a training. A loss over n pairs has a standard error of about σ/√n, and
+#: σ of a log posterior is a nat or so: 0.3 nats with 10 pairs, which is what many simulations tell of a parameter.
+JUDGES = 10
 
 #: A vector of this length or more may well be a series.
 LONG = 50
 
 
-def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[Tensor, Any]:
+class Pairs(NamedTuple):
+    """Pairs that have been looked at."""
+
+    #: With shape `(N, D)`.
+    theta: Tensor
+    #: A tensor with shape `(N, *x_shape)`, or what reads rows of such an array by index.
+    x: Any
+
+
+def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     """θ as a float tensor with shape `(N, D)` and x as it is to be held, or an error that says what is wrong."""
-    theta = torch.as_tensor(theta)
+    theta = _tensor(theta, "theta")
     if theta.ndim != 2 or theta.shape[1] != prior.dim:
         raise ValueError(
             f"theta should have shape (N, {prior.dim}) for this prior, got {tuple(theta.shape)}"
             + (" (use theta[:, None] for one parameter)" if theta.ndim == 1 and prior.dim == 1 else "")
         )
     theta = theta.to(dtype)
-    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
-        what = "complex: give real and imaginary parts as channels" if x.dtype.kind == "c" else f"of dtype {x.dtype}"
-        raise TypeError(f"x should be an array of real numbers, and is {what}")
-    if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
-        x = torch.from_numpy(np.ascontiguousarray(x))
-    elif isinstance(x, list | tuple):
-        x = torch.as_tensor(x)
+    x = _observations(x)
     if len(x) != len(theta):
         raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they should be pairs")
     if len(x.shape) < 2:
@@ -59,12 +76,13 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[T
             raise TypeError(
                 "x should be an array of real numbers, and is complex: give real and imaginary parts as channels"
             )
-        _warn_about_rounding(x, dtype)
+        given = x
         if x.dtype == torch.bool:
             x = x.to(torch.uint8)
         elif x.is_floating_point() and x.dtype != torch.float16:
             x = x.to(dtype)
-        _refuse_invalid(x, "x")
+        _refuse_invalid(x, "x", given)
+        _warn_about_rounding(given, dtype)
     _refuse_invalid(theta, "theta")
     inside = prior.contains(theta.to(prior.device)).cpu()
     if not bool(inside.all()):
@@ -74,18 +92,74 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> tuple[T
             f"{row}: "
             f"{theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
         )
-    return theta, x
+    return Pairs(theta, x)
 
 
-def _refuse_invalid(values: Tensor, name: str) -> None:
+def _tensor(value: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(plain(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name} should be a tensor or an array of numbers, got {type(value).__name__} ({error})"
+        ) from error
+
+
+def _observations(x: Any) -> Any:
+    """x as a tensor, or as it is where it is not in memory: memory-mapped, or anything with a shape and rows by index.
+
+    Simulations and stores (whatever has a `lazy_x`) are asked for theirs.
+    """
+    x = plain(getattr(x, "lazy_x", x))
+    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
+        what = "complex: give real and imaginary parts as channels" if x.dtype.kind == "c" else f"of dtype {x.dtype}"
+        raise TypeError(f"x should be an array of real numbers, and is {what}")
+    if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
+        return torch.from_numpy(np.ascontiguousarray(x))
+    if isinstance(x, list | tuple):
+        return _tensor(x, "x")
+    if not (hasattr(x, "shape") and hasattr(x, "__len__") and hasattr(x, "__getitem__")):
+        raise TypeError(
+            f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations of eq.simulate or "
+            "eq.read_simulations as pairs.x, or as pairs where they are larger than memory; of other files a "
+            "numpy.memmap or an h5py dataset"
+        )
+    return x
+
+
+def _refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows: Tensor | None = None) -> None:
+    """An error where values are not finite.
+
+    Arguments:
+        values: in the networks' precision, with shape `(N, …)`.
+        name: what they are.
+        given: those before they were brought to that precision.
+        rows: the numbers of these rows, where they are some of many.
+    """
     if not values.is_floating_point():
         return
     bad = ~values.flatten(1).isfinite().all(1)
-    if bool(bad.any()):
-        raise ValueError(
-            f"{int(bad.sum())} of {len(values)} rows of {name} have NaN or infinite values, the first is row "
-            f"{int(bad.nonzero()[0])}. "
-            "Leave those simulations out (eq.simulate does so and says how many), or replace the values."
+    if not bool(bad.any()):
+        return
+    count, first = f"{int(bad.sum())} of {len(values)} rows of {name}", int(bad.nonzero()[0])
+    if rows is not None:
+        count, first = f"{count} that were looked at", int(rows[first])
+    if given is not None and bool(given[bad].isfinite().all()):
+        raise ValueError(f"{count} have values {TOO_LARGE}. The first is row {first}.")
+    raise ValueError(
+        f"{count} have NaN or infinite values, the first is row {first}. "
+        "Leave those simulations out (eq.simulate does so and says how many), or replace the values."
+    )
+
+
+def warn_about_few(n: int, fraction: float) -> None:
+    """Say so if a training is judged by too few pairs to be judged at all."""
+    judges = int(round(n * fraction, 9))
+    if 2 <= judges < JUDGES:  # fewer are refused
+        warnings.warn(
+            f"{n} simulations leave {judges} pairs for validation, which decide when training stops and which "
+            f"weights are kept: with fewer than {JUDGES} that is chance more than anything. Simulate more, or raise "
+            "validation_fraction; and judge the result with eq.diagnose, on new simulations",
+            stacklevel=3,
         )
 
 
@@ -106,7 +180,7 @@ def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
             f"single precision rounds element {worst} of x by up to {float(error[worst]):.2g}, and it varies by "
             f"{float(spread[worst]):.2g} only. Subtract an offset from x (its mean, say) where it is computed, in "
             "double precision",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
@@ -239,7 +313,10 @@ def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale:
     """
     if standardize:
         most = 1 << 16 if isinstance(x, Tensor) else min(1 << 16, max(16, (1 << 25) // math.prod(x.shape[1:])))
-        mean, std = body.statistics(torch.as_tensor(take(x, rows[:most])))
+        some = torch.as_tensor(take(x, rows[:most]))
+        if not isinstance(x, Tensor):  # which has not been looked at: there may be more of it than one cares to read
+            _refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
+        mean, std = body.statistics(some)
     else:
         mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
     dtype = torch.get_default_dtype()

@@ -1,0 +1,63 @@
+"""Arrays as users bring them: masks, tables, labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+
+from equipoise.arrays import plain
+
+MASK = np.array([[False, True], [False, False]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8, np.bool_])
+def test_what_is_masked_is_nan(dtype: type) -> None:
+    array = np.array([[1, 9], [0, 1]], dtype)
+    found = plain(np.ma.array(array, mask=MASK))
+    assert type(found) is np.ndarray and np.array_equal(np.isnan(found), MASK)
+    assert np.array_equal(found[~MASK], array[~MASK].astype(float))
+    assert found.dtype == (dtype if dtype in (np.float32, np.float64) else np.float64)
+    unmasked = plain(np.ma.array(array))
+    assert type(unmasked) is np.ndarray and unmasked.dtype == dtype  # whole numbers stay what they are
+
+
+def test_masked_rows_in_a_list() -> None:
+    found = plain([np.ma.array([1, 2], mask=[False, True]), np.array([3, 4])])
+    assert np.array_equal(found, [[1, np.nan], [3, 4]], equal_nan=True)
+    assert np.array_equal(plain([1.0, np.ma.masked]), [1, np.nan], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]}),
+        pd.DataFrame({"a": [1, 2], "b": [3.0, 4.0]}),
+        pd.DataFrame({"a": pd.array([1, 2], dtype="Int64"), "b": [3.0, 4.0]}),
+        xr.DataArray([[1.0, 3.0], [2.0, 4.0]], dims=("row", "column")),
+    ],
+)
+def test_tables_and_labelled_arrays_are_arrays(table: object) -> None:
+    found = plain(table)
+    assert type(found) is np.ndarray and np.array_equal(found, [[1, 3], [2, 4]])
+    torch.as_tensor(found)  # a warning (of a read-only array) would be an error
+
+
+def test_what_is_missing_in_a_table_is_nan() -> None:
+    found = plain(pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": [3.0, 4.0]}))
+    assert np.array_equal(found, [[1, 3], [np.nan, 4]], equal_nan=True)
+    assert np.array_equal(plain(pd.Series([1, None], dtype="Int64")), [1, np.nan], equal_nan=True)
+
+
+def test_text_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a DataFrame should hold numbers alone.*choose its columns"):
+        plain(pd.DataFrame({"a": [1.0], "b": ["text"]}))
+    with pytest.raises(TypeError, match="should hold real numbers"):
+        plain(np.ma.array([1j, 2], mask=[True, False]))
+
+
+def test_everything_else_is_left_alone() -> None:
+    for value in (torch.ones(2), np.ones(2), [1, 2], (1.0,), 3, None, {"a": 1}):
+        assert plain(value) is value

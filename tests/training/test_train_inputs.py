@@ -1,0 +1,174 @@
+"""What training takes: tables, masks, values that are too large, simulations on disk; and what it says of θ and N."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.simulations import columns, pairs
+from equipoise.training import PAPER, Member, fit_many
+
+PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
+
+
+def toy(n: int = 120) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    theta = 2 * torch.rand(n, 2, generator=g) - 1
+    return theta, theta + 0.3 * torch.randn(n, 2, generator=g)
+
+
+def quick(theta: object, x: object, **options: object) -> eq.Posterior:
+    defaults: dict = {"prior": PRIOR, "members": 2, "epochs": 2, "batch_size": 32, "hidden": (8,), "progress": False}
+    return eq.fit(theta, x, **(defaults | options))
+
+
+def same(p: eq.Posterior, q: eq.Posterior) -> bool:
+    return p.history.validation_loss.equals(q.history.validation_loss)
+
+
+# --- other containers -------------------------------------------------------------------------------------------------
+
+
+def test_tables_and_labelled_arrays_train_as_tensors_do() -> None:
+    theta, x = toy()
+    p = quick(theta, x)
+    frames = pd.DataFrame(theta.numpy(), columns=["a", "b"]), pd.DataFrame(x.numpy())
+    arrays = tuple(xr.DataArray(v.numpy(), dims=("row", "column")) for v in (theta, x))
+    for given in (frames, arrays):
+        q = quick(*given)
+        assert same(p, q)
+        assert torch.equal(q.log_prob(*given), p.log_prob(theta, x))
+    one = frames[1].iloc[3]  # a series
+    assert torch.equal(p.sample((5,), x=one, seed=1), p.sample((5,), x=x[3], seed=1))
+    assert torch.equal(p.sample((5,), x=arrays[1][3], seed=1), p.sample((5,), x=x[3], seed=1))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_masked_values_do_not_train(whole: bool) -> None:
+    theta, x = toy()
+    values = (10 * x).round().int().numpy() if whole else x.numpy()
+    masked = np.ma.array(values, mask=np.zeros((120, 2), bool))
+    quick(theta, masked)  # without a mask: an array
+    masked[7, 1] = masked[9] = np.ma.masked
+    with pytest.raises(ValueError, match=r"2 of 120 rows of x have NaN or infinite values, the first is row 7"):
+        quick(theta, masked)
+    with pytest.raises(ValueError, match=r"1 of 120 rows of theta have NaN"):
+        quick(np.ma.array(theta.numpy(), mask=np.arange(240).reshape(120, 2) == 3), x)
+    p = quick(theta, x)
+    with pytest.raises(ValueError, match="x has NaN"):
+        p.sample((3,), x=np.ma.array(x[0].numpy(), mask=[True, False]))
+
+
+@pytest.mark.parametrize("x", [{"a": 1}, object(), 3.0], ids=str)
+def test_what_is_no_array_is_refused(x: object) -> None:
+    with pytest.raises(TypeError, match=r"x should be an array or a tensor.*pairs\.x"):
+        quick(toy()[0], x)
+
+
+# --- values beyond single precision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["tensor", "array", "memory-mapped", "HDF5"])
+def test_values_beyond_single_precision_are_named_as_such(where: str, tmp_path: Path) -> None:
+    theta, x = toy()
+    x = x.double()
+    x[5:] *= 1e45
+    if where == "memory-mapped":
+        np.save(tmp_path / "x.npy", x.numpy())
+        given = np.load(tmp_path / "x.npy", mmap_mode="r")
+    elif where == "HDF5":
+        given = h5py.File(tmp_path / "x.h5", "w").create_dataset("x", data=x.numpy())
+    else:
+        given = x if where == "tensor" else x.numpy()
+    with pytest.raises(ValueError, match=r"rows of x .*too large for single precision.*rescale x") as caught:
+        quick(theta, given)  # without a warning about offsets, which would be an error
+    assert "NaN" not in str(caught.value)
+    with pytest.raises(ValueError, match="too large for single precision"):
+        quick(*toy()).sample((2,), x=x[6])
+
+
+def test_a_file_with_nan_is_refused_where_it_is_looked_at(tmp_path: Path) -> None:
+    theta, x = toy()
+    x[30, 0] = torch.nan
+    np.save(tmp_path / "x.npy", x.numpy())
+    with pytest.raises(ValueError, match=r"1 of 108 rows of x that were looked at have NaN .* row 30"):
+        quick(theta, np.load(tmp_path / "x.npy", mmap_mode="r"), seed=1)
+
+
+# --- simulations on disk ----------------------------------------------------------------------------------------------
+
+
+def made(tmp_path: Path, n: int = 300) -> eq.Simulations:
+    def simulator(theta: Tensor) -> Tensor:
+        return theta + 0.3 * torch.randn(len(theta), 2)
+
+    return eq.simulate(PRIOR, simulator, n, seed=0, store=tmp_path / "pairs", block_size=64, progress=False)
+
+
+def test_simulations_and_stores_train_as_their_x_does(tmp_path: Path) -> None:
+    stored = made(tmp_path, 320)
+    p = quick(stored.theta, stored.x)
+    assert same(p, quick(stored.theta, stored))
+    assert same(p, quick(stored.theta, eq.Store(tmp_path / "pairs")))
+    with pytest.raises(ValueError, match="theta has 100 rows and x has 320"):
+        quick(stored.theta[:100], eq.Store(tmp_path / "pairs"))
+
+
+def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = made(tmp_path, 320)
+    p = quick(expected.theta, expected.x)
+    monkeypatch.setattr(pairs, "IN_MEMORY", 0)
+    monkeypatch.setattr(columns, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
+    most = []
+    take = columns.Column.take
+
+    def counted(self: columns.Column, rows: np.ndarray, *more: object) -> np.ndarray:
+        most.append(len(rows))
+        return take(self, rows, *more)
+
+    monkeypatch.setattr(columns.Column, "take", counted)
+    stored = eq.Store(tmp_path / "pairs").read(320)
+    q = quick(stored.theta, stored, standardize=False)
+    assert stored._x is None and max(most) <= 320  # not even the statistics of x need it all where it is large
+    assert sum(m <= 32 for m in most) >= 2 * 2 * (320 * 9 // 10 // 32)  # a batch a member, step and epoch
+    assert same(q, quick(expected.theta, expected.x, standardize=False)) and not same(q, p)
+    rows = stored.lazy_x
+    assert rows.shape == (320, 2) and rows.dtype == np.float32 and len(rows) == 320
+    assert np.array_equal(rows[5], expected.x[5]) and np.array_equal(rows[300:310], expected.x[300:310])
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_theta_that_the_prior_did_not_draw_is_told() -> None:
+    torch.manual_seed(0)
+    theta = 0.1 * torch.randn(600, 2)
+    with pytest.warns(UserWarning, match=r"theta was not drawn from this prior") as told:
+        quick(theta, theta, epochs=1)
+    assert len(told) == 1 and told[0].filename == __file__
+    settings = dataclasses.replace(PAPER, epochs=1, batch_size=64)
+    member = Member(eq.METHODS["nre"], 0)
+    fit_many([member], [(theta, theta)], prior=PRIOR, settings=settings, hidden=(8,), progress=False)  # grids know
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "told"), [(20, 0.1, True), (99, 0.1, True), (100, 0.1, False), (40, 0.25, False)]
+)
+def test_few_pairs_for_validation_are_told(n: int, fraction: float, told: bool) -> None:
+    theta, x = toy(n)
+    options = {"epochs": 1, "batch_size": 8, "validation_fraction": fraction, "method": "nre"}
+    if told:
+        with pytest.warns(UserWarning, match=rf"{n} simulations leave {n // 10} pairs for validation") as caught:
+            quick(theta, x, **options)
+        assert len(caught) == 1 and caught[0].filename == __file__
+    else:
+        quick(theta, x, **options)  # a warning would be an error
