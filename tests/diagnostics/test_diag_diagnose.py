@@ -128,7 +128,7 @@ def test_dataset_keeps_the_contract(result: xr.Dataset):
     assert (result.calibration_low <= result.level).all() and (result.level <= result.calibration_high).all()
     assert all("long_name" in result[v].attrs for v in result.data_vars)
     text = summary(result)
-    assert text.count("\n") - text.count("\nnote: ") == 6 and "overconfident" in text
+    assert text.count("\n") - text.count("\nnote: ") == 7 and "overconfident" in text
 
 
 @pytest.mark.parametrize(("n", "words"), [(500, "about 1,200"), (499, "at least about 1,200")])

@@ -126,6 +126,8 @@ def test_the_summary_ends_with_what_to_do(result: xr.Dataset):
     assert "method=" not in line and "No method is safe on every task" in line
     (line,) = told(bad, bad, members=2)  # of others: nothing is known of how it was trained
     assert 'mix several networks, or train with balance (eq.fit, method="brnpe")' in line and "members=" not in line
+    (line,) = told(bad, bad, bad, bad)
+    assert line.startswith("what to do about mixture: train with balance")
     (line,) = told(good, good, good, open_, more=1234.0)
     assert line.startswith("what to do about mixture: judge again with about 4,200 fresh pairs in all")
     assert told(good, good, good, open_, more=np.inf) == []

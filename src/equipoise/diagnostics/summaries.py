@@ -153,7 +153,8 @@ def _remedies(method: str, several: bool) -> str:
     """What makes an overconfident posterior less so, for what `eq.fit` has trained with `method` or for another's."""
     again = "more simulations; then judge again with fresh pairs"
     if not method:
-        return f'mix several networks, or train with balance (eq.fit, method="brnpe"), or {again}'
+        mixture = "" if several else "mix several networks, or "
+        return f'{mixture}train with balance (eq.fit, method="brnpe"), or {again}'
     mixture = "" if several else "use the mixture of several networks (members=5), or "
     if method in CAUTIOUS:
         return f"{mixture}{again}. No method is safe on every task"
