@@ -147,7 +147,9 @@ def diagnose(
         typer.Option("--figure", metavar="FILE.png", help="Draw the coverage curve: .png, .pdf or .svg."),
     ] = None,
     pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
-    samples: Annotated[int, typer.Option(help="Draws behind each rank.")] = 1000,
+    samples: Annotated[
+        int | None, typer.Option(help="Draws behind each rank; 256 of a flow, 1000 points of a classifier.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Device = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the posterior is overconfident.")] = False,
