@@ -384,7 +384,7 @@ def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_pa
 
 def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
     rng = np.random.default_rng(0)
-    theta = rng.random((64, 1), np.float32)
+    theta = rng.random((101, 1), np.float32)
     x = theta + rng.normal(size=theta.shape).astype(np.float32)
     x[3] = np.nan
     np.savez(tmp_path / "pairs.npz", thetas=theta, x=x, y=x)
@@ -399,7 +399,7 @@ def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
 
     first, second = told("fit", data, *options, "--out", tmp_path / "a")
     assert first.startswith(f"equipoise: warning: reading 'thetas' of {data}") and "--theta-key thetas" in first
-    assert second.startswith("equipoise: warning: ") and "1 of 64" in second
+    assert second.startswith("equipoise: warning: ") and "1 of 101" in second
     keys = ("--theta-key", "thetas", "--x-key", "y")
     assert told("fit", data, *options, "--out", tmp_path / "b", *keys) == [second]
     judged = told("diagnose", tmp_path / "b", data, *keys, "--samples", 20, "--quiet")

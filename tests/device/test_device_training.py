@@ -144,7 +144,7 @@ def test_a_gpu_that_is_not_there() -> None:
 
 
 def test_counts_in_images() -> None:
-    theta, x = pairs(96)
+    theta, x = pairs(100)
     images = (x.abs() * 10).to(torch.uint8)[:, None, :, None] + torch.arange(4, dtype=torch.uint8)
     small = SMALL | {"epochs": 2, "embedding": Convolutional((1, 3, 4), 2, 2)}
     here = eq.fit(theta, images, prior=PRIOR, device="cpu", **small)

@@ -285,6 +285,7 @@ def test_a_gradient_of_x_is_there_when_asked_for() -> None:
     assert gradient.shape == x.shape and gradient.abs().sum() > 0
 
 
+@pytest.mark.filterwarnings("ignore:24 simulations leave")
 @pytest.mark.parametrize("x_shape", [(1, 5, 5), (9, 2)])
 def test_users_own_images_and_series_take_this_path(x_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
