@@ -225,6 +225,13 @@ def test_a_store_refuses_a_simulator_that_was_written_anew(tmp_path) -> None:
         eq.simulate(PRIOR, notebook("t * 3"), 64, store=tmp_path, name="model")
 
 
+def test_a_class_of_a_notebook_is_the_users_own() -> None:
+    """Whatever file `__main__` is: here pytest's, which is installed."""
+    sources = [f"class Model:\n    def __call__(self, t):\n        return t * {k}\nmodel = Model()" for k in (2, 3)]
+    before, after = (fingerprint(defined(source)["model"]) for source in sources)
+    assert before is not None and changes(before, after) == ["code"]
+
+
 def test_two_lambdas_are_two_simulators(tmp_path) -> None:
     eq.simulate(PRIOR, lambda t: t + 1, 64, store=tmp_path, name="f")
     with pytest.raises(ValueError, match="what differs: code"):

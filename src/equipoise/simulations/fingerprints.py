@@ -263,6 +263,8 @@ def _of_a_library(thing: Any) -> bool:
     if name.partition(".")[0] in ("equipoise", "builtins"):
         return True
     code = getattr(thing, "__code__", None)
+    if code is None and name == "__main__":  # a notebook's, whatever file has started it
+        return False
     file = code.co_filename if isinstance(code, CodeType) else getattr(sys.modules.get(name), "__file__", None)
     if file is None:  # of C, frozen, or typed in
         return name.partition(".")[0] in sys.stdlib_module_names
