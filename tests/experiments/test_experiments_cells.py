@@ -9,7 +9,8 @@ import sys
 import pytest
 from experiments_tiny import TINY, environment
 
-from equipoise.experiments import cells, cells_of, load_grid, stacks_of
+from equipoise.experiments import cells, cells_of, load_grid, protocols, stacks_of
+from equipoise.experiments.protocols import Sizes
 
 
 def identities(**change):
@@ -80,6 +81,14 @@ def test_only_the_sizes_that_a_network_has_matter():
     before, after = identities(), identities(transforms=2)
     same = {k[1] for k in before if before[k] == after[k]}
     assert same == {"bnre"}
+
+
+@pytest.mark.parametrize("change", [{"layers": 1}, {"channels": 4}, {"x_scale": 100.0}])
+def test_what_the_protocol_chooses_for_observations_is_part_of_every_identity(change, monkeypatch):
+    before = identities()
+    monkeypatch.setitem(protocols.SIZES["default"], "slcp", Sizes(**change))
+    after = identities()
+    assert before.keys() == after.keys() and not set(before.values()) & set(after.values())
 
 
 def test_identities_do_not_depend_on_the_process():

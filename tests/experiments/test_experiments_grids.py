@@ -50,6 +50,10 @@ GRIDS = Path(__file__).parents[2] / "grids"
         ({"budgets": [128, 128]}, ["128 is listed twice"]),
         ({"budgets": [10]}, ["10 simulations leave 1 for validation", "smallest budget is 20"]),
         ({"budgets": [50], "methods": ["nre_c"]}, ["nre_c needs at least 6", "smallest budget is 60"]),
+        (
+            {"budgets": [256], "methods": ["nre", "bnre[unbiased=true,normalized=true]"]},
+            ["bnre[unbiased=true,normalized=true] needs at least 34", "smallest budget is 340"],
+        ),
         ({"budgets": 128}, ["budgets is a list"]),
         ({"budgets": [1e3]}, ["whole number"]),
         ({"runs": 0}, ["runs", "at least 1"]),

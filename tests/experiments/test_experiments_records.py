@@ -1,4 +1,4 @@
-"""Records: what is kept of the trainings of a run."""
+"""Records: what is kept of the trainings of a run, and what results say of all cells together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import xarray as xr
+from experiments_tiny import TINY
 
+from equipoise.experiments import Folder, collect, load_grid
 from equipoise.experiments.records import HISTORY, TRAINING, _history
 
 
@@ -27,3 +29,50 @@ def test_the_best_epoch_of_several_networks_is_an_epoch(best, kept):
     _history(arrays, 0, [history(10, b) for b in best], np.arange(10), steps=7)
     assert arrays["best_epoch"].dtype == np.float64 and arrays["best_epoch"][0] == kept
     assert arrays["steps"][0] == 70 * len(best)
+
+
+OVER, CERTIFIED, OPEN = "overconfident", "certified conservative", "inconclusive"
+#: Of eight cells Holm compares them with 0.05 over 8, 7, …, 1, that is 0.00625, 0.00714, 0.00833, 0.01, 0.0125, …, up
+#: to the first that is larger: the first three are rejected. Alone six would be, by Bonferroni one, and stepping up
+#: five; with the four missing cells counted, two.
+P_VALUES = (0.001, 0.0043, 0.0080, 0.0110, 0.0122, 0.03, 0.3, 0.9)
+
+
+def step_down(p: dict[tuple, float], alpha: float = 0.05) -> set[tuple]:
+    """The hypotheses that Holm (1979) rejects."""
+    rejected: set[tuple] = set()
+    for step, (place, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value > alpha / (len(p) - step):
+            break
+        rejected.add(place)
+    return rejected
+
+
+def test_verdicts_over_all_cells_are_corrected_by_holms_step_down(undisturbed, tmp_path):
+    source, folder = Folder(undisturbed), Folder(tmp_path)
+    folder.write_grid(source.read_grid()["grid"])
+    rng = np.random.default_rng(0)
+    p, c = (dict(enumerate(rng.permutation(P_VALUES))) for _ in range(2))
+    below, above, alone = {}, {}, {}
+    for identity in source.stacks():
+        header, arrays = source.read_stack(identity)
+        for i, cell in enumerate(header["cells"]):
+            place, number = tuple(cell[a] for a in ("task", "method", "budget", "run")), len(below)
+            below[place] = arrays["verdict_p_value"][i] = p[number]
+            above[place] = arrays["certificate_p_value"][i] = c[number]
+            alone[place] = OVER if p[number] <= 0.05 else CERTIFIED if c[number] <= 0.05 else OPEN
+            arrays["verdict"][i] = alone[place]
+        folder.write_stack(identity, header, arrays)
+    over, certified = step_down(below), step_down(above)
+    assert len(below) == 8 and len(over) == len(certified) == 3 and certified - over
+
+    # Budgets that were not computed are not among the cells that the correction is over.
+    ds = collect(folder, load_grid(TINY | {"budgets": [128, 256, 512]}))
+    assert (ds["verdict_holm"].sel(budget=512) == "").all()
+    for place, word in alone.items():
+        cell = ds.sel(dict(zip(("task", "method", "budget", "run"), place, strict=True)))
+        expected = OVER if place in over else CERTIFIED if place in certified else OPEN
+        assert (cell["verdict"].item(), cell["verdict_holm"].item()) == (word, expected)
+    corrected = ds["verdict_holm"].values.ravel().tolist()
+    assert [corrected.count(w) for w in (OVER, CERTIFIED)] == [3, len(certified - over)]
+    assert list(alone.values()).count(OVER) == 6

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
@@ -20,6 +21,7 @@ from equipoise.experiments import Folder, clusters, load_grid, missing_stacks, r
 from equipoise.experiments.costs import cost
 from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
+from equipoise.experiments.results import collect
 
 PATIENCE = 240.0
 
@@ -84,6 +86,40 @@ def test_a_grid_that_grows_keeps_its_cells(tmp_path):
     assert run_grid(larger, tmp_path, compute=note).complete
     assert computed == [[("nre", 0)], [("bnre", 0), ("nre", 1), ("bnre", 1)]]
     assert not missing_stacks(larger, Folder(tmp_path))
+
+
+ONE = TINY | {"methods": ["npe"], "budgets": [128], "runs": 1, "stack": None}
+
+
+def results_of(folder, *grids):
+    for grid in grids:
+        assert run_grid(load_grid(grid), folder, device="cpu").complete
+    return collect(Folder(folder))
+
+
+def test_cells_of_other_settings_are_not_taken_for_this_grids(tmp_path):
+    longer = {"training": {"epochs": 2, "batch_size": 32}, "budgets": [256]}
+    mixed = results_of(tmp_path / "a", ONE, ONE | longer)
+    assert mixed.budget.values.tolist() == [256] and mixed.attrs["notes"].startswith(
+        "1 finished cells of other settings"
+    )
+    grown = results_of(tmp_path / "b", ONE, ONE | {"budgets": [256]})
+    assert grown.budget.values.tolist() == [128, 256] and "other settings" not in grown.attrs["notes"]
+    assert np.isfinite(grown.coverage_auc.values).all()
+
+
+def test_a_cell_stands_where_its_grid_calls_it(tmp_path):
+    """bnpe, and bnpe with the strength that it has anyway, are one cell."""
+    ds = results_of(tmp_path, ONE | {"methods": ["bnpe"]}, ONE | {"methods": ["npe", "bnpe[strength=100]"]})
+    assert ds.method.values.tolist() == ["npe", "bnpe[strength=100]"] and ds.attrs["cells_done"] == 2
+    assert np.isfinite(ds.coverage_auc.values).all()
+
+
+def test_a_pulse_that_cannot_be_written_stops_nothing(tmp_path):
+    folder = Folder(tmp_path)
+    (tmp_path / "running").write_text("in the way")
+    folder.pulse("identity", "training", force=True)
+    assert not folder.running()
 
 
 def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):

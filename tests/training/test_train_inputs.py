@@ -15,7 +15,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.simulations import columns, pairs
-from equipoise.training import PAPER, Member, fit_many
+from equipoise.training import PAPER, RELEASED, Member, Settings, fit_many
+from equipoise.training.inputs import split_rows
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 
@@ -144,6 +145,39 @@ def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeyp
     rows = stored.lazy_x
     assert rows.shape == (320, 2) and rows.dtype == np.float32 and len(rows) == 320
     assert np.array_equal(rows[5], expected.x[5]) and np.array_equal(rows[300:310], expected.x[300:310])
+
+
+# --- training and validation ------------------------------------------------------------------------------------------
+
+
+def test_the_seed_shuffles_the_split_where_the_protocol_does() -> None:
+    def split(seed: int, settings: Settings = PAPER) -> tuple[list[int], list[int]]:
+        train, validation = split_rows(1000, 0.1, settings, 2, seed)
+        return train.tolist(), validation.tolist()
+
+    judges = []
+    for seed in range(20):
+        train, validation = split(seed)
+        assert (train, validation) == split(seed)
+        assert (len(train), len(validation)) == (900, 100) and sorted(train + validation) == list(range(1000))
+        judges.append(set(validation))
+    # Two sets of 100 of 1,000 share 10 rows on average, with a deviation of 2.8; 30 of them is seven deviations.
+    assert max(len(a & b) for i, a in enumerate(judges) for b in judges[:i]) < 30
+    assert len(set.union(*judges)) > 800  # 1 - 0.9²⁰ of all is 878
+    prefix = (list(range(900)), list(range(900, 1000)))
+    assert RELEASED.split == "prefix" and split(0, RELEASED) == split(1, RELEASED) == prefix
+
+
+def test_a_training_splits_by_its_own_seed() -> None:
+    """The training pairs are those that standardise x."""
+    theta, x = toy()
+    means = []
+    for seed in (0, 1):
+        train, _ = split_rows(120, 0.1, PAPER, 2, seed)
+        posterior = quick(theta, x, seed=seed, epochs=1)
+        means.append(posterior.stack["x_loc"][0])
+        torch.testing.assert_close(means[-1], x[train].mean(0))
+    assert abs(means[0] - means[1]).min() > 1e-4  # rounding is a thousandth of that
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributions as td
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -549,6 +550,23 @@ def test_what_a_training_begins_with_is_part_of_what_it_is(
         train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path, **{name: mine})
     with pytest.raises(ValueError, match="another training"):
         train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path, **{name: other})
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_first_and_costs_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    settings = dataclasses.replace(SMALL, epochs=1)
+    with pytest.raises(ValueError, match="cannot be written to"):
+        train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path / "file" / "ck")
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("equipoise.training.checkpoint.save_file", full)
+    with pytest.warns(UserWarning, match="could not be written .*No space left"):
+        (trained,) = train([Member(resolve("nre"))], [pairs()], settings=settings, checkpoint=tmp_path / "ck")
+    assert trained is not None
 
 
 def test_a_training_is_known_by_numbers_however_they_are_held(tmp_path: Path) -> None:

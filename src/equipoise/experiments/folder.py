@@ -20,6 +20,7 @@ from __future__ import annotations
 
 __all__ = ["Folder", "Live"]
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -182,7 +183,8 @@ class Folder:
             return
         self._last_pulse[identity] = now
         live = Live(identity, socket.gethostname(), os.getpid(), stage, done, total, note)
-        _write_text(self.path / "running" / f"{identity}.json", json.dumps(dataclasses.asdict(live)), durable=False)
+        with contextlib.suppress(OSError):  # a full disk may be emptied before there is a result to write
+            _write_text(self.path / "running" / f"{identity}.json", json.dumps(dataclasses.asdict(live)), durable=False)
 
     def running(self) -> dict[str, Live]:
         """The stacks that are being computed, as far as can be told."""

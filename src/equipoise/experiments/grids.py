@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.diagnostics.measure import RECIPES
-from equipoise.losses import Objective, rolls_needed
+from equipoise.losses import Objective, pairs_needed
 from equipoise.methods import Method
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
@@ -219,8 +219,7 @@ def _check(grid: Grid) -> None:
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
         row, objective, init, keep, recipe = method_of(entry)
-        rolls = rolls_needed(row.objective(**dict(objective)))
-        _check_budgets(grid, entry, rolls, settings)
+        _check_budgets(grid, entry, pairs_needed(row.objective(**dict(objective))), settings)
         way = init, keep or settings.keep, recipe or grid.rules(row.network).recipe
         same = dataclasses.replace(row, name="", paper=""), _full(row, objective), way
         if same in meanings:
@@ -233,8 +232,7 @@ def _check(grid: Grid) -> None:
             raise GridError(f"{task.label} has no series or image to embed")
 
 
-def _check_budgets(grid: Grid, entry: Entry, rolls: int, settings: Settings) -> None:
-    least = max(2, rolls)
+def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> None:
     for budget in grid.budgets:
         validation = int(round(budget * 0.1, 9))
         if validation < least:
@@ -242,9 +240,9 @@ def _check_budgets(grid: Grid, entry: Entry, rolls: int, settings: Settings) -> 
                 f"budgets: {budget} simulations leave {validation} for validation, and {entry.label} needs at least "
                 f"{least}; the smallest budget is {10 * least}"
             )
-    if settings.batch_size < rolls:
+    if settings.batch_size < least:
         raise GridError(
-            f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {rolls}"
+            f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {least}"
         )
 
 

@@ -30,7 +30,7 @@ from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
 from equipoise.training import Member, fit_many
 
-from .cells import Stack
+from .cells import NUMERICS, Stack
 from .costs import cost, device_kind
 from .folder import Folder
 from .gallery import gallery
@@ -88,7 +88,7 @@ def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int
     seed = stack.stream(*path)
     store = None
     if task.kept:
-        options = hashlib.blake2b(json.dumps(stack.task.options).encode(), digest_size=4).hexdigest()
+        options = hashlib.blake2b(json.dumps([stack.task.options, NUMERICS]).encode(), digest_size=4).hexdigest()
         store = folder.path / "simulations" / "-".join([_file_name(task), options, str(stack.seed), *map(str, path)])
     pairs = simulate(task.prior, task.simulator, n, seed=seed, store=store, verify=False)
     return pairs.theta, pairs.compact()
@@ -196,7 +196,8 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
     """The exact log posterior of the coverage pairs, computed once for a task and kept in the folder."""
     if not task.has_exact_posterior:
         return None
-    name = hashlib.blake2b(f"{stack.task}{stack.seed}{len(theta)}".encode(), digest_size=8).hexdigest()
+    known = json.dumps([stack.task.name, stack.task.options, stack.seed, len(theta), NUMERICS])
+    name = hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
     file = folder.path / "exact" / f"{_file_name(task)}-{name}.npy"
     if file.exists():
         return np.load(file, allow_pickle=False)

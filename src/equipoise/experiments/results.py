@@ -72,22 +72,34 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     Arguments:
         folder: the folder.
         grid: whose axes to use; None for what was set down in the folder. Cells of earlier grids are added where they
-            do not stand in the place of one of this grid's.
+            do not stand in the place of one of this grid's, and are what this grid would have computed there.
     """
     about = folder.read_grid()
     grid = grid or load_grid(about["grid"])
     stacks = {identity: folder.read_stack(identity) for identity in folder.stacks()}
-    cells = cells_of(grid)
-    wanted, mine = {c.identity for c in cells}, {(c.task, c.method, c.budget, c.run) for c in cells}
+    # A cell stands where its grid says: an earlier one may have called the same cell by another name.
+    wanted = {c.identity: (c.task, c.method, c.budget, c.run) for c in cells_of(grid)}
+    mine = set(wanted.values())
+    finished = [
+        (cell, (identity, i))
+        for identity, (header, arrays) in stacks.items()
+        if arrays["coverage"].shape[1] == LEVELS
+        for i, cell in enumerate(header["cells"])
+    ]
     places: dict[tuple[Any, ...], tuple[str, int]] = {}
-    for first in (True, False):  # this grid's cells, then those of earlier grids where there is room
-        for identity, (header, arrays) in stacks.items():
-            if arrays["coverage"].shape[1] != LEVELS:
-                continue
-            for i, cell in enumerate(header["cells"]):
-                place = tuple(cell[a] for a in AXES)
-                if cell["identity"] in wanted if first else place not in mine:
-                    places.setdefault(place, (identity, i))
+    for cell, where in finished:
+        if cell["identity"] in wanted:
+            places.setdefault(wanted[cell["identity"]], where)
+    others = [(cell, where) for cell, where in finished if cell["identity"] not in wanted]
+    alike = _as_this_grid_would(grid, [cell for cell, _ in others])
+    for cell, where in others:
+        place = tuple(cell[a] for a in AXES)
+        if cell["identity"] in alike and place not in mine:
+            places.setdefault(place, where)
+    left_out = sum(cell["identity"] not in alike for cell, _ in others)
+    notes = sorted({f"{h['label']}: {n}" for h, _ in stacks.values() for n in h["notes"]})
+    if left_out:
+        notes = [f"{left_out} finished cells of other settings are in the folder and not in these results", *notes]
     if not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
     ds = _assemble(grid, stacks, places)
@@ -105,10 +117,25 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
         "hardware": ", ".join(sorted({h["hardware"] for h, _ in stacks.values()})),
         "wall_seconds": float(sum(seconds.values())),
         "cells_done": sum(place in mine for place in places),
-        "cells_wanted": len(wanted),
-        "notes": "\n".join(sorted({f"{h['label']}: {n}" for h, _ in stacks.values() for n in h["notes"]})),
+        "cells_wanted": len(mine),
+        "notes": "\n".join(notes),
     }
     return ds
+
+
+def _as_this_grid_would(grid: Grid, cells: list[dict[str, Any]]) -> set[str]:
+    """The identities that cells on other axes would have, had this grid computed them."""
+    found: set[str] = set()
+    for budget in {cell["budget"] for cell in cells}:
+        some = [cell for cell in cells if cell["budget"] == budget]
+        axes = {f"{a}s": list(dict.fromkeys(cell[a] for cell in some)) for a in ("task", "method")}
+        runs = 1 + max(cell["run"] for cell in some)
+        try:
+            larger = load_grid(grid.config() | axes | {"budgets": [budget], "runs": runs})
+        except ValueError:  # what this grid would refuse, it would not have computed
+            continue
+        found |= {cell.identity for cell in cells_of(larger)}
+    return found
 
 
 def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = None) -> Path:

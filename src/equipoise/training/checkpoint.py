@@ -12,6 +12,7 @@ __all__ = ["Checkpoint", "fingerprint"]
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,6 +40,15 @@ class Checkpoint:
         self.path, self.identity, self.interval = Path(path), identity, interval
         self._last = time.monotonic()
 
+    def prepare(self) -> None:
+        """Raise, before hours are spent, where nothing could be written."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                return
+        except OSError as error:
+            raise ValueError(f"checkpoint={self.path.parent} cannot be written to ({error}); give another") from error
+
     def due(self) -> bool:
         """Whether it is time for another one."""
         return time.monotonic() - self._last >= self.interval
@@ -48,7 +58,10 @@ class Checkpoint:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         contents = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        save_file(contents, temporary, metadata={"format": str(FORMAT), "identity": self.identity})
+        try:
+            save_file(contents, temporary, metadata={"format": str(FORMAT), "identity": self.identity})
+        except SafetensorError as error:  # which is how it reports a full disk
+            raise OSError(str(error)) from error
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)

@@ -11,6 +11,7 @@ __all__ = ["OnEpoch", "Trained", "train_stack"]
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -134,6 +135,8 @@ def train_stack(
     kept |= {"diverged": np.zeros(members, bool), "epochs": np.zeros(members, int)}
     ids, epoch, spent = np.arange(members), 0, 0.0
 
+    if checkpoint is not None:
+        checkpoint.prepare()
     found = checkpoint.load() if checkpoint is not None else None
     if found is not None:
         state = State(**{n: found[f"state.{n}"].to(device) for n in state.tensors()})
@@ -161,7 +164,11 @@ def train_stack(
         tensors |= {f"history.{n}": torch.from_numpy(a) for n, a in history.items()}
         tensors |= {f"kept.{n}": torch.as_tensor(a) for n, a in kept.items()}
         tensors |= {"ids": torch.from_numpy(ids), "epoch": torch.tensor(epoch)}
-        checkpoint.save(tensors | {"spent": torch.tensor(spent + time.monotonic() - started, dtype=torch.float64)})
+        spent_now = torch.tensor(spent + time.monotonic() - started, dtype=torch.float64)
+        try:
+            checkpoint.save(tensors | {"spent": spent_now})
+        except OSError as error:  # a full disk costs what could have been resumed, and not what was trained
+            warnings.warn(f"the checkpoint {checkpoint.path} could not be written ({error})", stacklevel=2)
 
     kind, strength = torch.tensor(index), torch.tensor([o.strength for o in objectives], dtype=flat.dtype)
     absolute = torch.tensor([_is_absolute(o, settings) for o in objectives])
