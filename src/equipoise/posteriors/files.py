@@ -13,6 +13,7 @@ __all__ = ["FORMAT", "load", "save"]
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,23 @@ from torch import nn
 
 from equipoise.devices import as_device
 from equipoise.networks import network_from_spec
-from equipoise.priors import as_prior, prior_from_spec
+from equipoise.priors import Prior, as_prior, prior_from_spec
+from equipoise.priors.base import dtype_name
 from equipoise.version import __version__
 
 from .posterior import Posterior
+from .ratios import some_weights
+from .tempered import prior_points
 
 if TYPE_CHECKING:
     import xarray as xr
 
 #: The version of what is written here. A reader refuses newer ones.
 FORMAT = 1
+#: At so many θ the density of a prior that cannot be described is stored, to know it by when it is brought again.
+POINTS = 8
+#: Numbers of two descriptions, and densities of two priors, may differ by rounding to single precision.
+SAME_NUMBER, SAME_DENSITY = 2e-7, 1e-3
 
 
 def save(posterior: Posterior, path: str | Path) -> None:
@@ -53,6 +61,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "members": posterior.n_members,
         "network": posterior.network.spec(),
         "prior": posterior.prior.spec(),
+        "prior_densities": _densities(posterior),
         "history_dims": None if history is None else {str(n): list(v.dims) for n, v in history.data_vars.items()},
         "history_attrs": {} if history is None else history.attrs,
         "record": posterior.record,
@@ -82,7 +91,7 @@ def load(
 
     Arguments:
         path: the directory.
-        prior: needed only where the prior was an object of your own.
+        prior: needed only where the prior was an object of your own; one that is not the saved posterior's is refused.
         embedding: needed only where the embedding was.
         network: needed only where the network was.
         device: where to put it; None takes a GPU where there is one.
@@ -118,7 +127,7 @@ def load(
     except SafetensorError as error:
         raise ValueError(f"{weights} is damaged or cut short ({error})") from error
 
-    the_prior = as_prior(prior) if prior is not None else prior_from_spec(description["prior"])
+    the_prior = _agreed(prior, description) if prior is not None else prior_from_spec(description["prior"])
     architecture = network_from_spec(description["network"], the_prior, embedding, network)
     stack = {n[len("weights.") :]: w for n, w in arrays.items() if n.startswith("weights.")}
     wanted = architecture.layout.shapes
@@ -150,6 +159,59 @@ def _files(folder: Path) -> tuple[Path, Path]:
 def _hash(file: Path) -> str:
     with open(file, "rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _densities(posterior: Posterior) -> dict[str, Any] | None:
+    """log p(θ) at a few draws of a prior that cannot be described; None for one that can."""
+    prior = posterior.prior
+    if prior.spec()["kind"] != "opaque":
+        return None
+    theta = prior_points(prior, POINTS, some_weights(posterior.stack))
+    return {"theta": theta.tolist(), "log_prob": prior.log_prob(theta).tolist(), "dtype": dtype_name(theta.dtype)}
+
+
+def _agreed(given: Any, description: dict[str, Any]) -> Prior:
+    """The prior that was given to `load`, if nothing that was stored speaks against it."""
+    prior, spec = as_prior(given), description["prior"]
+    if spec["kind"] != "opaque":
+        if not _same(prior.spec(), spec):
+            raise ValueError(
+                f"the posterior was trained with {prior_from_spec(spec)}, and prior= gives {prior}. A posterior keeps "
+                "the prior it was trained with, and the file has it: leave prior= out. For another prior, train again"
+            )
+        return prior
+    if prior.dim != spec["dim"]:
+        raise ValueError(
+            f"the posterior was trained with {spec['repr']}, of {spec['dim']} parameter(s), and prior= gives {prior}, "
+            f"of {prior.dim}; bring the prior it was trained with"
+        )
+    stored = description.get("prior_densities")  # older files have none
+    if stored is not None:
+        theta = torch.tensor(stored["theta"], dtype=getattr(torch, stored["dtype"]), device=prior.device)
+        with torch.no_grad():
+            found = prior.log_prob(theta).double().cpu()
+        then = torch.tensor(stored["log_prob"], dtype=torch.float64)
+        other = ~torch.isclose(found, then, rtol=SAME_DENSITY, atol=SAME_DENSITY, equal_nan=True)
+        if bool(other.any()):
+            row = int(other.nonzero()[0])
+            raise ValueError(
+                f"the posterior was trained with {spec['repr']}, and prior= gives {prior}, which is another: at θ = "
+                f"{stored['theta'][row]} the logarithm of its density is {float(found[row]):.6g}, and was "
+                f"{float(then[row]):.6g} when the posterior was saved. Bring the prior it was trained with"
+            )
+    return prior
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two descriptions are the same, whatever their precision."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = a.keys() - {"dtype"}
+        return names == b.keys() - {"dtype"} and all(_same(a[n], b[n]) for n in names)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_same(*pair) for pair in zip(a, b, strict=True))
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=SAME_NUMBER)
+    return bool(a == b)
 
 
 def _plain(value: Any) -> Any:
