@@ -59,6 +59,35 @@ def test_leading_dimensions_broadcast(kind: str) -> None:
     assert p.sample_batched((6,), x[0]).shape == (6, 7, 2)
 
 
+@pytest.mark.parametrize("kind", ["classifier", "random"])
+@pytest.mark.parametrize(
+    ("of_theta", "of_x", "distinct"),
+    [
+        ((6,), (1,), 1),
+        ((5, 6), (1, 1), 1),
+        ((5, 6), (5, 1), 5),
+        ((5, 6), (1, 6), 6),
+        ((), (1,), 1),
+        ((3, 1, 2), (4, 1), 4),
+    ],
+)
+def test_nothing_is_computed_twice_for_an_observation(
+    kind: str, of_theta: tuple[int, ...], of_x: tuple[int, ...], distinct: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However θ and x broadcast, each x is normalised once, and every pair is as it is alone."""
+    p = random_posterior(kind)
+    g = torch.Generator().manual_seed(2)
+    theta, x = BOX.from_uniform(torch.rand(*of_theta, 2, generator=g)), torch.randn(*of_x, 4, generator=g)
+    shape = torch.broadcast_shapes(of_theta, of_x)
+    pairs = zip(theta.expand(*shape, 2).reshape(-1, 2), x.expand(*shape, 4).reshape(-1, 4), strict=True)
+    alone = torch.stack([p.log_prob(t, o) for t, o in pairs]).reshape(shape)
+    asked, normalizers = [], Posterior.log_normalizers
+    monkeypatch.setattr(Posterior, "log_normalizers", lambda q, x: (asked.append(len(x)), normalizers(q, x))[1])
+    torch.testing.assert_close(p.log_prob(theta, x), alone, rtol=1e-4, atol=1e-4)
+    assert p.log_ratio(theta, x).shape == shape
+    assert asked == [distinct] * 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_densities_integrate_to_one_over_the_support(kind: str) -> None:
     """Members and their mixture, on a 400 × 400 midpoint grid of the box."""
@@ -282,6 +311,54 @@ def test_a_prior_that_takes_code_to_rebuild_is_brought_again(tmp_path: Path) -> 
     torch.manual_seed(0)
     theta, x = prior.sample((10,)), torch.randn(10, 4)
     torch.testing.assert_close(eq.load(tmp_path, prior=prior).log_prob(theta, x), p.log_prob(theta, x))
+
+
+def test_another_prior_than_the_stored_one_is_refused(tmp_path: Path) -> None:
+    p = random_posterior("prior", prior=eq.BoxUniform([0.1, 0.0], [0.9, 1.0]))
+    p.save(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"trained with BoxUniform\(low=\[0.1.*prior= gives .*\[-5.0.*leave prior= out"
+    ):
+        eq.load(tmp_path, prior=eq.BoxUniform([-5.0, -5.0], [5.0, 5.0]))
+    with pytest.raises(ValueError, match="leave prior= out"):
+        eq.load(tmp_path, prior=eq.BoxUniform([0.1, 0.0], [0.9, 1.00001]))
+    with pytest.raises(ValueError, match="leave prior= out"):
+        eq.load(tmp_path, prior=eq.GaussianPrior(torch.zeros(2), torch.eye(2)))
+    theta, x = p.prior.sample((10,)), torch.randn(10, 4)
+    for dtype in (torch.float32, torch.float64):
+        low, high = torch.tensor([0.1, 0.0], dtype=dtype), torch.tensor([0.9, 1.0], dtype=dtype)
+        for same in (eq.BoxUniform(low, high), td.Independent(td.Uniform(low, high), 1)):
+            torch.testing.assert_close(eq.load(tmp_path, prior=same).log_prob(theta, x), p.log_prob(theta, x))
+
+
+class Square:
+    """A prior of one's own: uniform on [0, side]², or with any other number of parameters."""
+
+    def __init__(self, side: float, dim: int = 2) -> None:
+        self.side, self.dim = side, dim
+
+    def sample(self, shape: tuple[int, ...]) -> Tensor:
+        return self.side * torch.rand(*shape, self.dim)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        inside = ((theta >= 0) & (theta <= self.side)).all(-1)
+        return torch.where(inside, -self.dim * math.log(self.side), -math.inf)
+
+
+def test_another_prior_of_ones_own_than_before_is_refused(tmp_path: Path) -> None:
+    p = random_posterior("random", prior=Square(1.0))
+    p.save(tmp_path)
+    theta, x = torch.rand(10, 2), torch.randn(10, 4)
+    torch.testing.assert_close(eq.load(tmp_path, prior=Square(1.0)).log_prob(theta, x), p.log_prob(theta, x))
+    with pytest.raises(ValueError, match=r"of 2 parameter.*of 3; bring"):
+        eq.load(tmp_path, prior=Square(1.0, 3))
+    for side in (2.0, 0.5):
+        with pytest.raises(ValueError, match=r"another: at θ = .*was (-)?0 when the posterior was saved"):
+            eq.load(tmp_path, prior=Square(side))
+    description = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))
+    del description["prior_densities"]  # as before there was such an entry
+    (tmp_path / "model.json").write_text(json.dumps(description), encoding="utf-8")
+    torch.testing.assert_close(eq.load(tmp_path, prior=Square(1.0)).log_prob(theta, x), p.log_prob(theta, x))
 
 
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["counts", "observations", "paired"]
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,8 +47,11 @@ def observations(network: Network, stack: Stack, x: Any) -> Tensor:
     return x.reshape(-1, *x_shape)
 
 
-def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, Tensor, Size]:
+def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
     """Parameters and observations whose leading dimensions broadcast.
+
+    No observation is repeated: what depends on x alone, a normaliser above all, is computed once for each. So the axes
+    along which x is stretched are put before those along which it varies.
 
     Arguments:
         network: the architecture.
@@ -56,7 +60,8 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
         x: with shape `(*X, *x_shape)`.
 
     Returns:
-        θ with shape `(S, B, D)`, x with shape `(B, *x_shape)`, and the broadcast of `*T` and `*X`, of S · B elements.
+        θ with shape `(S, B, D)`, x with shape `(B, *x_shape)`, and what brings values with shape `(S, B)` to the
+        broadcast of `*T` and `*X`.
     """
     like, dim, x_shape = some_weights(stack), network.dim, network.x_shape
     theta, x = torch.as_tensor(plain(theta)).to(like.device, like.dtype), plain(x)
@@ -71,7 +76,13 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
             f"theta's leading dimensions {tuple(theta.shape[:-1])} do not broadcast against x's {tuple(leading)}: "
             "give one x for all theta, or one x a theta"
         ) from None
-    theta = theta.expand(*shape, dim)
-    if shape[len(shape) - len(leading) :] != leading:  # x is stretched somewhere in the middle: repeat it
-        x = x.reshape(*leading, *x_shape).expand(*shape, *x_shape).reshape(-1, *x_shape)
-    return theta.reshape(-1, len(x), dim) if len(x) else theta.reshape(0, 0, dim), x, shape
+    sizes = (*[1] * (len(shape) - len(leading)), *leading)
+    stretched, varied = ([a for a, size in enumerate(sizes) if (size == 1) == one] for one in (True, False))
+    axes = [*stretched, *varied]
+    theta = theta.expand(*shape, dim).permute(*axes, -1)
+    ordered, back = theta.shape[:-1], [axes.index(a) for a in range(len(axes))]
+
+    def unpaired(values: Tensor) -> Tensor:
+        return values.reshape(ordered).permute(back).contiguous()
+
+    return theta.reshape(-1, len(x), dim) if len(x) else theta.reshape(0, 0, dim), x, unpaired

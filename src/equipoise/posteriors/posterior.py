@@ -208,11 +208,11 @@ class Posterior:
         Returns:
             With shape `(*,)`, the broadcast of `*T` and `*X`.
         """
-        theta, x, shape = paired(self.network, self.stack, theta, x)
+        theta, x, unpaired = paired(self.network, self.stack, theta, x)
         warn_if_far(self.record.get("memory"), x)
         inside, ratio = self._mixture_ratio(theta, x)
         log_prior = self.prior.log_prob(theta).to(ratio)
-        return torch.where(inside, ratio + log_prior, -math.inf).reshape(shape)
+        return unpaired(torch.where(inside, ratio + log_prior, -math.inf))
 
     @torch.no_grad()
     def log_ratio(self, theta: Any, x: Any) -> Tensor:
@@ -220,13 +220,13 @@ class Posterior:
 
         A single classifier gives its raw output; a mixture, and a flow, the ratio of the normalised density.
         """
-        theta, x, shape = paired(self.network, self.stack, theta, x)
+        theta, x, unpaired = paired(self.network, self.stack, theta, x)
         if self.kind == "classifier" and self.n_members == 1:
             inside = self.prior.contains(theta)
             ratio = member_ratios(self.network, self.stack, theta, inside, x)[0]
         else:
             inside, ratio = self._mixture_ratio(theta, x)
-        return torch.where(inside, ratio, -math.inf).reshape(shape)
+        return unpaired(torch.where(inside, ratio, -math.inf))
 
     def sample(self, sample_shape: Any = (1,), x: Any = None, seed: int | None = None) -> Tensor:
         """Draws for one observation, with shape `(*sample_shape, D)`, inside the prior's support.
