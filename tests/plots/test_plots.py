@@ -306,6 +306,19 @@ def test_posteriors_are_drawn_from_grids_and_from_samples():
         plots.corner(samples[:, 0])
 
 
+def test_regions_on_an_uneven_grid_hold_their_mass():
+    """Exp(1), whose 95% region ends at -log 0.05, and two of them, where it is x + y < 4.744 (a Gamma of shape 2)."""
+    x = np.geomspace(1e-3, 12, 400)
+    ax = plots.posterior_1d(x, np.exp(-x), levels=(0.95,))
+    assert ax.collections[0].get_paths()[0].vertices[:, 0].max() == pytest.approx(-np.log(0.05), abs=0.08)
+    y = np.linspace(0, 12, 300)
+    ax = plots.posterior_2d(x, y, np.exp(-x[:, None] - y), levels=(0.95,))
+    line = np.concatenate([path.vertices for path in ax.collections[1].get_paths()])
+    np.testing.assert_allclose(line.sum(1), stats.gamma.ppf(0.95, 2), atol=0.08)
+    down = plots.posterior_1d(x[::-1], np.exp(-x[::-1]), levels=(0.95,))
+    assert down.collections[0].get_paths()[0].vertices[:, 0].max() == pytest.approx(-np.log(0.05), abs=0.08)
+
+
 @pytest.mark.parametrize("n", [300, 4000, 40_000])
 def test_samples_of_a_flat_posterior_have_no_contours_of_noise(n: int):
     """Each density is taken for a shape once in about 1,000 times; seeds are fixed."""

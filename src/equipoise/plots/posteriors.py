@@ -52,8 +52,8 @@ def posterior_1d(
     else:
         x, density = np.asarray(x, float), np.asarray(density, float)
         flat = _level(density)
-    density = density / np.trapezoid(density, x)
-    for threshold in [0.0] * len(levels) if flat else _hpd_thresholds(density, levels):
+    density = np.asarray(density / np.abs(np.trapezoid(density, x)), float)
+    for threshold in [0.0] * len(levels) if flat else _hpd_thresholds(density, _widths(x), levels):
         ax.fill_between(x, density, where=density >= threshold, color=colour, alpha=0.22, lw=0)
     ax.plot(x, density, color=colour, lw=1.6, label=label)
     if truth is not None:
@@ -98,10 +98,11 @@ def posterior_2d(
     if flat:
         density = np.full_like(density, density.mean())
     shades = LinearSegmentedColormap.from_list("density", [to_rgb("#ffffff"), to_rgb(colour), darker(colour)])
-    darkest = max(density.max(), FLAT * density.mean())
+    area = np.outer(_widths(x), _widths(y))
+    darkest = max(density.max(), FLAT * np.average(density, weights=area))
     ax.pcolormesh(x, y, density.T, cmap=shades, vmin=0, vmax=darkest, shading="auto", rasterized=True)
     # Two levels may share a threshold on a coarse grid; contours need increasing ones.
-    thresholds = np.unique(_hpd_thresholds(density, levels))
+    thresholds = np.unique(_hpd_thresholds(density, area, levels))
     thresholds = thresholds[(thresholds > density.min()) & (thresholds < density.max())]
     if len(thresholds):
         widths = np.linspace(0.6, 1.2, len(thresholds))
@@ -171,11 +172,16 @@ def corner(
     return axes
 
 
-def _hpd_thresholds(density: Array, levels: Sequence[float]) -> Array:
-    """The densities above which a grid holds each level of its mass."""
-    ordered = np.sort(density, axis=None)[::-1]
-    mass = np.cumsum(ordered) / ordered.sum()
-    return ordered[np.minimum(np.searchsorted(mass, list(levels)), len(ordered) - 1)]
+def _widths(axis: Array) -> Array:
+    """How much of an axis each of its points stands for: half of the way to either neighbour."""
+    return np.abs(np.gradient(axis))
+
+
+def _hpd_thresholds(density: Array, size: Array, levels: Sequence[float]) -> Array:
+    """The densities above which a grid holds each level of its mass, its points standing for cells of these sizes."""
+    order = np.argsort(density, axis=None)[::-1]
+    mass = np.cumsum((density * size).ravel()[order])
+    return density.ravel()[order[np.minimum(np.searchsorted(mass / mass[-1], list(levels)), len(order) - 1)]]
 
 
 def _level(density: Array) -> bool:
