@@ -256,6 +256,16 @@ def test_corners_count_as_inside_in_either_dtype() -> None:
             assert prior.contains(corner.to(other)) and prior.log_prob(corner.to(other)).dtype == other
 
 
+def test_a_box_of_plain_numbers_is_closed_for_doubles() -> None:
+    """0.1 and 0.9 in double precision lie just outside of what single precision makes of them; 1e-6 further is out."""
+    prior = eq.BoxUniform([0.1], [0.9])
+    tenths = torch.arange(1, 10, dtype=torch.float64)[:, None] / 10
+    assert prior.contains(tenths).all() and prior.log_prob(tenths).isfinite().all()
+    beyond = torch.tensor([[0.1 - 1e-6], [0.9 + 1e-6], [1e300], [math.nan]], dtype=torch.float64)
+    assert not prior.contains(beyond).any()
+    assert prior.to_uniform(tenths).aminmax() == (0.0, 1.0) and prior.to_normal(tenths).isfinite().all()
+
+
 def test_uniform_marginals_are_closed_too() -> None:
     prior = eq.IndependentPrior([td.Uniform(0.0, 2.0), td.Exponential(1.0)])
     assert prior.contains(torch.tensor([2.0, 0.0])) and prior.log_prob(torch.tensor([2.0, 1.0])).isfinite()
