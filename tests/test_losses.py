@@ -12,7 +12,7 @@ from lampe.inference import BNRELoss, CNRELoss, NRELoss
 from torch import Tensor, nn
 
 from equipoise import losses
-from equipoise.losses import Objective, objective_kinds, objective_terms, rolls_needed
+from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
 
 
 class Recorded(nn.Module):
@@ -206,6 +206,77 @@ def test_the_unbiased_estimates_are_unbiased_and_the_plain_ones_are_not() -> Non
         values = losses.balance_multiclass(*sets, unbiased=unbiased)
         z = (values.mean() - truth) / (values.std() / repeats**0.5)
         assert abs(z) < 4 if unbiased else z > 20
+
+
+@pytest.mark.parametrize(
+    ("objective", "bandwidth"),
+    [
+        (Objective("nre", "chi2", 1.0, unbiased=True), 1),
+        (Objective("nre", "chi2", 1.0, unbiased=True, normalized=True, normalizer=4), 4),
+        (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3), 3),
+        (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3, normalized=True, normalizer=2), 3),
+        (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=2, normalized=True, normalizer=4), 4),
+    ],
+    ids=["binary", "binary, normalised", "multiclass", "multiclass, few rolls", "multiclass, many rolls"],
+)
+def test_the_unbiased_balance_of_an_objective_leaves_out_all_that_share_a_parameter(
+    objective: Objective, bandwidth: int
+) -> None:
+    """Terms share a θ exactly where one θ moves both, and products of such terms must not move the balance.
+
+    Which terms a θ moves is found by moving it; the estimate is then summed up over the pairs of terms that no θ moves
+    together.
+    """
+    n, K, g = 16, objective.contrastive, torch.Generator().manual_seed(0)
+    theta, x = torch.randn(2, n, generator=g, dtype=torch.float64)
+    other = torch.randn(n, generator=g, dtype=torch.float64)
+
+    def log_ratios(theta: Tensor) -> Tensor:
+        return torch.stack([1.5 * theta.roll(r) * x - 0.5 for r in range(rolls_needed(objective))])
+
+    def terms(theta: Tensor) -> Tensor:
+        h = log_ratios(theta)
+        if objective.normalized:
+            h = h - h[1 : objective.normalizer + 1].exp().mean(0).log()
+        if objective.balance == "chi2":
+            return h[0].sigmoid() + h[1].sigmoid() - 1
+        joint, marginal = (K / (K + some.exp().sum(0)) for some in (h[:K], h[1 : K + 1]))
+        return joint + marginal - 1
+
+    s, moved = terms(theta), torch.zeros(n, n, dtype=torch.bool)  # terms, parameters
+    for b in range(n):
+        moved[:, b] = terms(torch.where(torch.arange(n) == b, other, theta)) != s
+    apart = ~(moved[:, None] & moved[None]).any(-1)
+    assert (apart.sum(1) == n - 1 - 2 * bandwidth).all()
+    expected = (s[:, None] * s)[apart].mean()
+    kinds, index = objective_kinds([objective])
+    one = torch.ones(1, dtype=torch.float64)
+    _, balance = objective_terms(log_ratios(theta)[None], kinds, torch.tensor(index), one)
+    torch.testing.assert_close(balance[0], expected)
+    # The fewest pairs are those that leave one product.
+    least = pairs_needed(objective)
+    assert least == 2 + 2 * bandwidth
+    h = random(1, rolls_needed(objective), least)
+    assert objective_terms(h, kinds, torch.tensor(index), one)[1].isfinite().all()
+    with pytest.raises(ValueError, match=f"more than {least - 1} pairs"):
+        objective_terms(h[..., 1:], kinds, torch.tensor(index), one)
+
+
+def test_the_unbiased_balance_of_normalised_ratios_is_unbiased() -> None:
+    """As above, over 20,000 batches of 16 pairs; products of terms that share a θ through Ẑ(x) would bias it."""
+    g, repeats, n = torch.Generator().manual_seed(0), 20_000, 16
+    objective = Objective("nre", "chi2", 1.0, unbiased=True, normalized=True, normalizer=4)
+    theta = torch.randn(repeats, n, generator=g, dtype=torch.float64)
+    x = theta + torch.randn(repeats, n, generator=g, dtype=torch.float64)
+    h = torch.stack([1.5 * theta.roll(r, 1) * x - 0.5 for r in range(5)], 1)
+    kinds, index = objective_kinds([objective])
+    _, values = objective_terms(h, kinds, torch.tensor(index * repeats), torch.ones(repeats, dtype=torch.float64))
+    joint, marginal = losses.joint_and_marginal(h - (h[:, 1:].logsumexp(1, keepdim=True) - math.log(4)))
+    truth = ((joint.sigmoid() + marginal.sigmoid()).mean() - 1).square()
+    near = losses.balance_chi2(joint, marginal, unbiased=True, bandwidth=1)
+    for estimate, unbiased in ((values, True), (near, False)):
+        z = abs(estimate.mean() - truth) / (estimate.std() / repeats**0.5)
+        assert z < 4 if unbiased else z > 10
 
 
 def test_an_unbiased_balance_of_too_small_a_batch_is_refused() -> None:

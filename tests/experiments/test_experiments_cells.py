@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import pytest
 from experiments_tiny import TINY, environment
 
 from equipoise.experiments import cells, cells_of, load_grid, protocols, stacks_of
-from equipoise.experiments.protocols import Sizes
 
 
 def identities(**change):
@@ -83,11 +83,11 @@ def test_only_the_sizes_that_a_network_has_matter():
     assert same == {"bnre"}
 
 
-@pytest.mark.parametrize("change", [{"layers": 1}, {"channels": 4}, {"x_scale": 100.0}])
-def test_what_the_protocol_chooses_for_observations_is_part_of_every_identity(change, monkeypatch):
-    before = identities()
-    monkeypatch.setitem(protocols.SIZES["default"], "slcp", Sizes(**change))
-    after = identities()
+@pytest.mark.parametrize("change", [{"layers": 9}, {"channels": 17}, {"x_scale": 100.0}], ids=str)
+def test_what_the_protocol_does_with_observations_is_part_of_every_identity(change, monkeypatch):
+    before, rows = identities(tasks=["spatial_sir"]), protocols.SIZES["default"]
+    monkeypatch.setitem(rows, "spatial_sir", dataclasses.replace(rows["spatial_sir"], **change))
+    after = identities(tasks=["spatial_sir"])
     assert before.keys() == after.keys() and not set(before.values()) & set(after.values())
 
 

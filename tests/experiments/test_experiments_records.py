@@ -33,7 +33,7 @@ def test_the_best_epoch_of_several_networks_is_an_epoch(best, kept):
 
 OVER, CERTIFIED, OPEN = "overconfident", "certified conservative", "inconclusive"
 #: Of eight cells Holm compares them with 0.05 over 8, 7, …, 1, that is 0.00625, 0.00714, 0.00833, 0.01, 0.0125, …, up
-#: to the first that is larger: the first three are rejected. Alone six would be, by Bonferroni one, and stepping up
+#: to the first that is larger: the first three are rejected. Alone six would be, by Bonferroni two, and stepping up
 #: five; with the four missing cells counted, two.
 P_VALUES = (0.001, 0.0043, 0.0080, 0.0110, 0.0122, 0.03, 0.3, 0.9)
 
