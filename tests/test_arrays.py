@@ -8,6 +8,7 @@ import pytest
 import torch
 import xarray as xr
 
+import equipoise as eq
 from equipoise.arrays import plain
 
 MASK = np.array([[False, True], [False, False]])
@@ -61,3 +62,30 @@ def test_text_is_refused() -> None:
 def test_everything_else_is_left_alone() -> None:
     for value in (torch.ones(2), np.ones(2), [1, 2], (1.0,), 3, None, {"a": 1}):
         assert plain(value) is value
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64, np.longdouble, ">f4", ">f8", ">i2", ">u2"])
+def test_numbers_that_torch_does_not_compute_with(kind, tmp_path) -> None:
+    values = np.array([[0, 1], [2, 300]], dtype=kind)
+    tensor = torch.as_tensor(plain(values))
+    assert tensor.tolist() == [[0, 1], [2, 300]] and tensor.amin() == 0 and tensor.float().sum() == 303
+    native = np.ones(3, np.float32)
+    assert plain(native) is native
+    np.save(tmp_path / "x.npy", values)
+    assert isinstance(plain(np.load(tmp_path / "x.npy", mmap_mode="r")), np.memmap)
+
+
+def test_arrays_of_all_kinds_are_judged() -> None:
+    prior = eq.BoxUniform([0.0], [1.0])
+    rng = np.random.default_rng(0)
+    theta = rng.random((400, 1))
+    counts = rng.poisson(20 * theta).astype(">u2")
+    few = {"method": "npe", "members": 1, "epochs": 1, "hidden": (8,), "progress": False}
+    posterior = eq.fit(theta[200:], counts[200:], prior=prior, **few)
+    theta, counts = theta[:200], counts[:200]
+    usual = eq.diagnose(posterior, theta, counts.astype(np.float32), samples=20, progress=False)
+    found = eq.diagnose(posterior, pd.DataFrame(theta), counts, samples=20, progress=False)
+    np.testing.assert_array_equal(found["rank"], usual["rank"])
+    masked = np.ma.array(counts.astype(float), mask=np.arange(200)[:, None] == 7)
+    with pytest.raises(ValueError, match="NaN"):
+        eq.diagnose(posterior, theta, masked, samples=20, progress=False)

@@ -15,11 +15,22 @@ TOO_LARGE = (
 )
 
 
+#: By kind and bytes: what numbers become that torch does not compute with.
+WIDER: dict[tuple[str, int], type] = {
+    ("u", 2): np.int32,
+    ("u", 4): np.int64,
+    ("u", 8): np.float64,
+    ("f", np.dtype(np.longdouble).itemsize): np.float64,
+}
+
+
 def plain(value: Any) -> Any:
     """What a user gave, without what NumPy and torch would misread; anything else is returned as it is.
 
     - Masked entries become NaN, and whole numbers with a mask floating-point numbers: under the mask lies a value that
       is none, and `torch.as_tensor` would read it.
+    - Numbers that torch does not compute with (unsigned ones of more than 8 bits, long doubles, those of the other byte
+      order, which FITS files hold) become those of the next kind that it does. Arrays on disk stay there.
     - Tables and labelled arrays (anything with `to_numpy()`: pandas, xarray, polars) become arrays; what is missing
       in them becomes NaN.
 
@@ -36,6 +47,9 @@ def plain(value: Any) -> Any:
         return np.ma.filled(numbers, np.nan)
     if isinstance(value, list | tuple) and any(isinstance(v, np.ma.MaskedArray) for v in value):
         return np.stack([np.asarray(plain(v)) for v in value])
+    if isinstance(value, np.ndarray) and not isinstance(value, np.memmap):
+        kind = WIDER.get((value.dtype.kind, value.dtype.itemsize), value.dtype.newbyteorder("="))
+        return value.astype(kind, copy=False)
     if isinstance(value, np.ndarray | type) or not hasattr(value, "to_numpy"):
         return value
     array = np.asarray(value.to_numpy())

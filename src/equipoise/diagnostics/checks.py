@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.arrays import plain
+
 from .surrogates import Surrogate
 
 #: Fewer pairs than this support no statement about coverage.
@@ -126,7 +128,7 @@ def _moments(x: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 def _tensor(value: Any, name: str) -> Tensor:
     try:
-        tensor = torch.as_tensor(value)
+        tensor = torch.as_tensor(plain(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} should be a tensor or an array of numbers, got {type(value).__name__}") from error
     return tensor.detach()
