@@ -222,7 +222,7 @@ def test_the_unbiased_estimates_are_unbiased_and_the_plain_ones_are_not() -> Non
 def test_the_unbiased_balance_of_an_objective_leaves_out_all_that_share_a_parameter(
     objective: Objective, bandwidth: int
 ) -> None:
-    """Terms share a θ exactly where one θ moves both, and products of such terms must not move the balance.
+    """Terms share a θ exactly where one θ moves both, and products of such terms are not in the balance.
 
     Which terms a θ moves is found by moving it; the estimate is then summed up over the pairs of terms that no θ moves
     together.

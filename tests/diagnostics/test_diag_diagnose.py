@@ -240,7 +240,7 @@ def test_ranks_of_leaking_mixtures_are_uniform_however_few_the_draws(scales: lis
     """θ* has a weight as the draws have, and it is a good part of all where most of 8 draws have leaked away.
 
     θ* follows the mixture of the cut densities. Members that are alike have weights that cancel, and exactly uniform
-    ranks. If θ* had weight 1, the largest distance to uniformity would be 0.12 or more; that of 4,000 uniform ranks is
+    ranks. If θ* had weight 1, the largest distance to uniformity would be about 0.12; that of 4,000 uniform ranks is
     beyond 0.035 once in ten thousand times.
     """
     prior, g = BoxUniform([0.0], [1.0]), torch.Generator().manual_seed(0)
