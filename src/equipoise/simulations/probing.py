@@ -19,7 +19,7 @@ The summaries are elements of x and its mean, least and largest; each also by it
 sees shared or different scales. The largest statistic over all summaries is compared with its own permutations, so
 the level is exact for any law of x: heavy tails, ties, constant columns. A statistic is held against batches if at
 most 1 of 999 permutations reaches it, and again so in a second look at new draws. A right simulator is then called one
-by one with probability 3 · 0.002² = 1.2e-5 at most. Values that differ by rounding count as equal.
+by one with probability 0.004² + 0.002² = 2e-5 at most. Values that differ by rounding count as equal.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ from .simulators import Adapter, Failure, as_array, global_streams_kept, one_lin
 
 #: Rows of the prior that are used.
 PROBES = 7
-#: How often they are simulated as a batch and one by one, if both work: by a slow simulator, and by one that does the
-#: first in this many seconds.
-SLOW, FAST, FAST_SECONDS = (4, 2), (30, 6), 0.25
+#: How often they are simulated as a batch and one by one, if both work: by any simulator, and by one that does the
+#: first in so many seconds. The second look, which few simulators need that are right, may take longer.
+FEW, MANY, SECONDS = (4, 3), (30, 6), (1.0, 10.0)
+#: Seconds after which a look is given up.
+PATIENCE = 60.0
 #: Permutations of a look, and how many may reach a statistic that is held against batches.
 PERMUTATIONS, REACHED = 999, 1
 #: Elements of x that are looked at.
@@ -85,8 +87,8 @@ def adapt(
         ) from error
     if found.batched and tried.works_both_ways and (reason := tried.against_batches()):
         warn(
-            f"the simulator takes one theta and a batch of them, and the two do not agree: {reason}. It is called one "
-            "theta at a time. If it is right about batches, pass batched=True, which is faster.",
+            f"the simulator takes one theta and a batch of them, but {reason}. It is called one theta at a time. If it "
+            "does treat the rows of a batch independently, pass batched=True, which is faster; if not, batched=False.",
         )
         found = tried.single
     _warn_if_unrepeatable(found, theta, seed)
@@ -100,6 +102,7 @@ class _Probe:
         self.batch, self.single = (Adapter(simulator, kind, flag, takes_seed) for flag in (True, False))
         self.theta, self.seed = theta, seed
         self.works_both_ways = False
+        self.x_shape: tuple[int, ...] = ()
         self.failure: BaseException | None = None
         self.answered_in_torch = False
 
@@ -124,7 +127,7 @@ class _Probe:
         if rows is None or again is None:
             return True
         if not (_equal(many, again) and _equal(one, self._try(False, theta[0], "again"))):
-            self.works_both_ways = True
+            self.works_both_ways, self.x_shape = True, one.shape
             return not self._shares_everything(rows)
         if not _constant(rows):
             return True  # noise that does not depend on the seed: as a batch, at least, rows differ
@@ -146,32 +149,33 @@ class _Probe:
 
     def against_batches(self) -> str | None:
         """What the data say against batches, in two looks; None if nothing."""
-        reasons = set(self._look(0))
-        reasons &= set(self._look(1)) if reasons else set()
-        return sorted(reasons)[-1] if reasons else None
+        first = self._look(0)
+        second = self._look(1) if first else []
+        if first is None:
+            return f"it is too slow to find out in {PATIENCE:g} seconds whether the two agree"
+        reasons = first if second is None else [reason for reason in first if reason in second]
+        return reasons[-1] if reasons else None
 
-    def _look(self, look: int) -> list[str]:
+    def _look(self, look: int) -> list[str] | None:
+        """What new draws say against batches; None if they take too long."""
         batches: list[np.ndarray] = []
         singles: list[np.ndarray] = []
         started = time.monotonic()
-        for n_batches, n_singles in (SLOW, FAST):
-            while len(batches) < n_batches or len(singles) < n_singles:
-                if len(batches) < n_batches:
-                    batch = self._try(True, self.theta, "look", look, "batch", len(batches))
-                    if batch is None or (batches and batch.shape != batches[0].shape):
+        for n_batches, n_singles in (FEW, MANY):
+            for batched, gathered, n in ((True, batches, n_batches), (False, singles, n_singles * PROBES)):
+                for i in range(len(gathered), n):
+                    given = self.theta if batched else self.theta[i % PROBES]
+                    x = self._try(batched, given, "look", look, "batch" if batched else "single", i)
+                    if x is None or x.shape[int(batched) :] != self.x_shape:
                         return []  # what fails here will fail, and be reported, there
-                    batches.append(batch)
-                if len(singles) < n_singles:
-                    path = ("look", look, "single", len(singles))
-                    rows = [self._try(False, row, *path, j) for j, row in enumerate(self.theta)]
-                    if any(row is None or row.shape != batches[0].shape[1:] for row in rows):
-                        return []
-                    singles.append(np.stack([row for row in rows if row is not None]))
-            if time.monotonic() - started > FAST_SECONDS:
+                    gathered.append(_summaries(x.reshape(*given.shape[:-1], -1)))
+                    if time.monotonic() - started > PATIENCE:
+                        return None
+            if time.monotonic() - started > SECONDS[look]:
                 break
         rng = np.random.default_rng(randomness.sequence(self.seed, "simulations", "probe", "permutations", look))
-        x = np.stack(batches + singles)
-        return _disagreements(x.reshape(*x.shape[:2], -1), len(batches), rng)
+        alone = np.stack(singles).reshape(-1, *batches[0].shape)
+        return _disagreements(np.concatenate([np.stack(batches), alone]), len(batches), rng)
 
     def _try(self, batched: bool, theta: np.ndarray, *path: str | int) -> np.ndarray | None:
         adapter = self.batch if batched else self.single
@@ -217,8 +221,8 @@ def _signature(simulator: Callable[..., Any]) -> tuple[bool, str | None]:
 
 
 def _disagreements(x: np.ndarray, n_batches: int, rng: np.random.Generator) -> list[str]:
-    """What x, with shape `(R + S, J, P)`, says against its first R entries being independent draws, like the last S."""
-    z = _ranks(_summaries(x))
+    """What summaries, with shape `(R + S, J, K)`, say against the first R being independent draws, like the last S."""
+    z = _ranks(x)
     z = np.concatenate([z, _standard(np.abs(z))], -1)
     observed = _statistics(z, n_batches)
     reached = np.zeros(len(observed), int)
