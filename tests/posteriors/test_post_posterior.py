@@ -233,8 +233,76 @@ def test_the_sampler_beyond_two_dimensions_finds_a_known_posterior(dim: int, noi
     # times.
     assert ((draws.mean(0) - x / (1 + noise**2)).abs() < 0.22 * deviation).all()
     assert ((draws.std(0) / deviation - 1).abs() < 0.2).all()
-    tolerance = 0.05 if noise > 0.5 else 0.35
-    assert p.log_normalizers(x[None])[0, 0].item() == pytest.approx(0.0, abs=tolerance)
+    assert p.log_normalizers(x[None])[0, 0].item() == pytest.approx(0.0, abs=0.05)
+
+
+class FoldedRatio(GaussianRatio):
+    """The ratio of θ ~ N(0, I) and x = (|θ_1|, θ_2, …) + s ε: two equal peaks, exact where s is small against x_1."""
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        folded = torch.cat([theta[..., :1].abs(), theta[..., 1:]], -1)
+        return super().log_ratio(folded, x) - math.log(2)
+
+
+class EdgedRatio(GaussianRatio):
+    """The ratio of θ, uniform on [-1, 1]^D, and x = θ + s ε: posteriors that end at an edge of the box."""
+
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        normal, s = td.Normal(0.0, 1.0), self.noise
+        log_evidence = ((normal.cdf((1 - x) / s) - normal.cdf((-1 - x) / s)) / 2).log().sum(-1)
+        return (normal.log_prob((theta - x) / s) - s.log()).sum(-1) - log_evidence
+
+
+class OwnNormal:
+    """N(0, I) of one's own, without a map to the cube."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def sample(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(*shape, self.dim)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return td.Normal(0.0, 1.0).log_prob(theta).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "prior", "dim", "noise"),
+    [
+        (GaussianRatio, "normal", 3, 0.02),
+        (GaussianRatio, "normal", 5, 0.3),
+        (GaussianRatio, "normal", 5, 0.02),
+        (GaussianRatio, "normal", 10, 0.3),
+        (GaussianRatio, "own", 5, 0.02),
+        (EdgedRatio, "box", 3, 0.005),
+        (FoldedRatio, "normal", 3, 0.02),
+    ],
+)
+def test_densities_of_narrow_posteriors_are_exact(
+    ratio: type[GaussianRatio], prior: str, dim: int, noise: float
+) -> None:
+    """Normalisers of exact ratios are 1. With 200 effective quasi-random points at least, log Z errs by 0.02 at most in
+    these; the particles' own estimate errs by 0.1 to 0.5, and by more than 0.05 for one of eight x almost surely."""
+    priors = {
+        "normal": eq.GaussianPrior(torch.zeros(dim), torch.eye(dim)),
+        "own": eq.as_prior(OwnNormal(dim)),
+        "box": eq.BoxUniform([-1.0] * dim, [1.0] * dim),
+    }
+    network = UserNetwork(ratio(dim, noise), priors[prior], (dim,))
+    p = Posterior(network, network.init([(0, 0)], [torch.zeros(dim)], [torch.ones(dim)]))
+    x = torch.rand(8, dim, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    x[:, 0] = 0.999  # at the edge of the box; far from the fold
+    assert p.log_normalizers(x).abs().max() < 0.05
+
+
+def test_a_rough_normaliser_is_announced() -> None:
+    """Two peaks 100 deviations apart in ten dimensions: particles of few ancestors, which lose one of the two."""
+    network = UserNetwork(FoldedRatio(10, 0.02), eq.GaussianPrior(torch.zeros(10), torch.eye(10)), (10,))
+    p = Posterior(network, network.init([(0, 0)], [torch.zeros(10)], [torch.ones(10)]))
+    x = torch.linspace(1, -1, 10)
+    with pytest.warns(UserWarning, match=r"normaliser is rough for 1 of 1 observation.*narrow peaks") as told:
+        p.log_prob(x, x)
+    assert told[0].filename == __file__
 
 
 def test_what_is_said_of_one_x_does_not_depend_on_its_neighbours() -> None:

@@ -4,8 +4,9 @@ r"""Classifiers give a ratio and no density: the normaliser Z(x) that makes one 
 
 With one or two parameters both come from cells (`cells`). With more, and for a prior without a map to the cube, Z(x)
 comes from quasi-random prior draws and the posterior's draws from tempered particles (`tempered`). The particles also
-stand in for what is too narrow for either estimate: a posterior too thin for cells, or an effective number of prior
-draws below `TRUSTED_ESS`.
+help with what is too narrow for either estimate: a posterior too thin for cells, or an effective number of prior draws
+below `TRUSTED_ESS`. Draws around the particles then give Z(x) (`importance`). If these do not resolve the posterior
+either, the particles' own estimate has to do, and a warning says so.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from torch import Tensor
 from equipoise.networks import Network, Stack
 
 from .cells import EVALUATIONS, fits_cells, make_cells, sample_cells
+from .importance import second_look
 from .ratios import Ratio, by_observation, chunk, ratio_of, some_weights
-from .tempered import POINTS, Tempered, prior_points, tempered_sample
+from .tempered import POINTS, Tempered, density_of, effective_weights, prior_points, tempered_sample
 
 #: A normaliser from prior draws is trusted down to this effective sample size.
 TRUSTED_ESS = 200.0
+#: Down to this one, draws around particles are better than what the particles say themselves.
+USEFUL_ESS = 30.0
+#: Of two equal peaks, particles with this effective sample size have lost one with a probability of 2⁻¹⁹.
+ANCESTORS = 20.0
 #: Tempered particles: at least this many.
 PARTICLES = 1024
 
@@ -36,29 +42,54 @@ def log_z(network: Network, stack: Stack, x: Tensor) -> Tensor:
     small = fits_cells(network.prior)
     evaluations = EVALUATIONS[network.dim] if small else POINTS
     way = _log_z_from_cells if small else _log_z_from_prior_draws
-    return by_observation(x, stack, evaluations, lambda piece: way(network, stack, piece))
-
-
-def _log_z_from_cells(network: Network, stack: Stack, x: Tensor) -> Tensor:
-    cells = make_cells(_ratio(network, stack, x), network.prior, some_weights(stack))
-    thin, found = cells.thin, cells.log_normalizer
-    columns = thin.any(0).nonzero().squeeze(1)
-    if len(columns) > 0:
-        better = _tempered(network, stack, x[columns], PARTICLES, seed=0).log_normalizer
-        found = found.index_copy(1, columns, torch.where(thin[:, columns], better, found[:, columns]))
+    both = by_observation(x, stack, evaluations, lambda piece: torch.cat(way(network, stack, piece)))
+    found, doubt = both.split(len(some_weights(stack))) if len(x) else (both, both)
+    doubtful = int((doubt > 0).any(0).sum())
+    if doubtful:
+        warnings.warn(
+            f"the density's normaliser is rough for {doubtful} of {len(x)} observation(s), and log_prob may be off by "
+            "some tenths or more, by the same number for every θ: the posterior has several narrow peaks, of which one "
+            "may have been missed, or lies along a thin curve. Compare densities of one x only, or train a flow "
+            "(method 'bnpe'), which needs no normaliser",
+            stacklevel=7,
+        )
     return found
 
 
-def _log_z_from_prior_draws(network: Network, stack: Stack, x: Tensor) -> Tensor:
+def _log_z_from_cells(network: Network, stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+    """log Z(x), and 1 where it is in doubt, each with shape `(M, B)`."""
+    cells = make_cells(_ratio(network, stack, x), network.prior, some_weights(stack))
+    thin, found = cells.thin, cells.log_normalizer
+    doubt = torch.zeros_like(found)
+    columns = thin.any(0).nonzero().squeeze(1)
+    if len(columns) > 0:
+        better, rough = _log_z_from_particles(network, stack, x[columns])
+        found = found.index_copy(1, columns, torch.where(thin[:, columns], better, found[:, columns]))
+        doubt = doubt.index_copy(1, columns, (thin[:, columns] & rough).to(doubt))
+    return found, doubt
+
+
+def _log_z_from_prior_draws(network: Network, stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+    """log Z(x), and 1 where it is in doubt, each with shape `(M, B)`."""
     points = prior_points(network.prior, POINTS, some_weights(stack))
     h = network.log_ratio(stack, points.unsqueeze(1), x)
     found = torch.logsumexp(h, 1) - math.log(POINTS)
-    ess = (2 * torch.logsumexp(h, 1) - torch.logsumexp(2 * h, 1)).exp()
-    narrow = (ess < TRUSTED_ESS).any(0)
+    few, doubt = effective_weights(h) < TRUSTED_ESS, torch.zeros_like(found)
+    narrow = few.any(0)
     if bool(narrow.any()):
-        better = _tempered(network, stack, x[narrow], PARTICLES, seed=0).log_normalizer
-        found[:, narrow] = torch.where(ess[:, narrow] < TRUSTED_ESS, better, found[:, narrow])
-    return found
+        better, rough = _log_z_from_particles(network, stack, x[narrow])
+        found[:, narrow] = torch.where(few[:, narrow], better, found[:, narrow])
+        doubt[:, narrow] = (few[:, narrow] & rough).to(doubt)
+    return found, doubt
+
+
+def _log_z_from_particles(network: Network, stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+    """log Z(x), and whether it is in doubt, each with shape `(M, B)`."""
+    ratio, prior, like = _ratio(network, stack, x), network.prior, some_weights(stack)
+    particles = tempered_sample(ratio, prior, len(like), len(x), PARTICLES, seed=0, like=like)
+    found, ess = second_look(density_of(ratio, prior), prior, particles.z, TRUSTED_ESS)
+    rough = ~((ess >= TRUSTED_ESS) & (particles.ess >= ANCESTORS) & particles.finished)
+    return torch.where(ess >= USEFUL_ESS, found, particles.log_normalizer), rough
 
 
 def draw(

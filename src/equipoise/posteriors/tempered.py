@@ -2,7 +2,7 @@ r"""Classifiers in more than two dimensions: quasi-random normalisers, and tempe
 
 **The normaliser.** \(\log Z(x) = \log E_{p(θ)} e^{h(θ,x)}\), the mean over a fixed set of quasi-random prior draws.
 Its accuracy is seen in the effective sample size \((\sum w)^2 / \sum w^2\) of the weights \(w = e^h\). Where that is
-small, the posterior is too narrow for prior draws, and the estimate of the sampler below takes its place.
+small, the posterior is too narrow for prior draws, and the particles of the sampler below help out (`importance`).
 
 **The sampler.** Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β
 as far as keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
@@ -21,7 +21,7 @@ asked for.
 
 from __future__ import annotations
 
-__all__ = ["Tempered", "prior_points", "tempered_sample"]
+__all__ = ["Density", "Tempered", "density_of", "effective_weights", "prior_points", "tempered_sample"]
 
 import dataclasses
 import math
@@ -37,6 +37,11 @@ from equipoise.randomness import isolated
 #: Quasi-random prior draws behind a normaliser.
 POINTS = 1 << 13
 MAX_STAGES, MAX_MOVES = 60, 200
+#: Moves of a stage, but for the last.
+MOVES = 8
+
+#: log p and h of z with shape `(M, N, B, D)`, each with shape `(M, N, B)`.
+Density = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclasses.dataclass
@@ -48,12 +53,17 @@ class Tempered:
         log_normalizer: log Z(x), with shape `(M, B)`.
         ess: the effective sample size, with shape `(M, B)`.
         stages: how many temperatures it took.
+        z: the particles in the coordinates of `density_of`, with shape `(M, N, B, D)`, as they were after the first
+            stage at β = 1 and `MOVES` moves. Moves after that go on for as long as any observation needs them.
+        finished: whether they arrived at β = 1, with shape `(M, B)`.
     """
 
     theta: Tensor
     log_normalizer: Tensor
     ess: Tensor
     stages: int
+    z: Tensor
+    finished: Tensor
 
 
 def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
@@ -66,6 +76,28 @@ def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
         return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
     with isolated(20230421):
         return prior.sample((n,)).to(like)
+
+
+def density_of(ratio: Callable[[Tensor], Tensor], prior: Prior) -> Density:
+    """The density that particles follow, from log-ratios with shape `(M, N, B)` of θ with shape `(M, N, B, D)`.
+
+    log p is without its constant where z ~ N(0, I). Outside the support log p is -inf and h is 0.
+    """
+
+    def density(z: Tensor) -> tuple[Tensor, Tensor]:
+        if prior.has_normal_map:
+            return -0.5 * z.square().sum(-1), ratio(prior.from_normal(z))
+        log_prior = prior.log_prob(z).to(z)
+        inside = log_prior.isfinite()
+        anchor = torch.where(inside.unsqueeze(-1), z, z.new_zeros(()))
+        return log_prior, torch.where(inside, ratio(anchor), 0.0)
+
+    return density
+
+
+def effective_weights(log_w: Tensor) -> Tensor:
+    """The effective sample size (Σw)² / Σw² of weights with shape `(M, N, B)`, with shape `(M, B)`."""
+    return (2 * torch.logsumexp(log_w, 1) - torch.logsumexp(2 * log_w, 1)).exp()
 
 
 def tempered_sample(
@@ -89,16 +121,9 @@ def tempered_sample(
     z = start if mapped else _prior_draws(prior, n, seed, like)
     z = z[None, :, None, :].expand(shape).clone()
 
-    def density(z: Tensor) -> tuple[Tensor, Tensor]:
-        """log prior and h, each with shape `(M, N, B)`; outside the support the first is -inf and the second 0."""
-        if mapped:
-            return -0.5 * z.square().sum(-1), ratio(prior.from_normal(z))
-        log_prior = prior.log_prob(z).to(z)
-        inside = log_prior.isfinite()
-        anchor = torch.where(inside.unsqueeze(-1), z, z.new_zeros(()))
-        return log_prior, torch.where(inside, ratio(anchor), 0.0)
-
+    density = density_of(ratio, prior)
     log_prior, h = density(z)
+    first = z
     beta = like.new_zeros(members, batch)
     log_z = like.new_zeros(members, batch)
     scale = like.new_full((members, batch), 2.38 / math.sqrt(prior.dim))
@@ -111,6 +136,7 @@ def tempered_sample(
         step = _next_step(h, 1 - beta, n / 2)
         weights = step.unsqueeze(1) * h
         log_z = log_z + torch.logsumexp(weights, 1) - math.log(n)
+        arrived = beta >= 1
         beta = torch.where(beta + step > 1 - 1e-6, 1.0, beta + step)
         offset = torch.rand((), generator=generator, device=like.device, dtype=torch.float64)
         picks = _systematic(torch.softmax(weights.double(), 1), offset)
@@ -119,7 +145,7 @@ def tempered_sample(
         before = z.clone()
         last = bool((beta >= 1).all())
         factor = _cholesky(z)
-        for move in range(MAX_MOVES if last else 8):
+        for move in range(MAX_MOVES if last else MOVES):
             noise = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
             toss = torch.rand(n, generator=generator, device=like.device, dtype=like.dtype).log()
             jump = torch.einsum("mbij,nj->mnbi", factor, noise) * scale[:, None, :, None]
@@ -132,13 +158,15 @@ def tempered_sample(
             h = torch.where(accept, other_h, h)
             rate = accept.to(like.dtype).mean(1)
             scale = scale * (rate - 0.25).exp().clamp(0.5, 2.0)
+            if move == MOVES - 1:
+                first = torch.where(arrived[:, None, :, None], first, z)
             if last and move >= 9 and move % 5 == 4:
                 ess = _effective(ancestors, before, z)
                 if bool((ess >= n / 2).all()):
                     break
     if stages:
         ess = _effective(ancestors, before, z)
-    return Tempered(prior.from_normal(z) if mapped else z, log_z, ess, stages)
+    return Tempered(prior.from_normal(z) if mapped else z, log_z, ess, stages, first, beta >= 1)
 
 
 def _prior_draws(prior: Prior, n: int, seed: int, like: Tensor) -> Tensor:
@@ -150,8 +178,7 @@ def _next_step(h: Tensor, room: Tensor, target: float) -> Tensor:
     """The largest increase of β, at most `room`, that keeps the effective sample size at `target`; shape `(M, B)`."""
 
     def ess(step: Tensor) -> Tensor:
-        w = step.unsqueeze(1) * h
-        return (2 * torch.logsumexp(w, 1) - torch.logsumexp(2 * w, 1)).exp()
+        return effective_weights(step.unsqueeze(1) * h)
 
     low, high = torch.zeros_like(room), room
     enough = ess(room) >= target
