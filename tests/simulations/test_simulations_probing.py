@@ -1,6 +1,6 @@
 """Whether a simulator that accepts one θ and a batch is given batches: only if that is right.
 
-A right simulator is called one by one with probability 2e-5 at most, so no right one of these fails by chance. The
+A right simulator is called one by one with probability 3e-5 at most, so no right one of these fails by chance. The
 wrong ones are caught with a probability of nearly 1; seeds are fixed.
 """
 

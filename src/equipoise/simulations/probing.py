@@ -12,14 +12,15 @@ draws from one law, and independent of those at θ_k. So they may be permuted, f
 ranks at θ_j, scaled to mean 0 and variance 1 (over the batches in ρ), no permutation should change much in
 
 - Σ_{j<k} ρ_jk² and Σ_{j<k} ρ_jk, with ρ_jk the correlation of z_j and z_k over the batches: what rows share, whatever
-  its sign, or with one sign (Kendall's W, which sees less of it);
+  its sign, or, in smaller amounts, with one sign (Kendall's W);
 - Σ_j (mean of z_j one by one)²: whether a row has the same law in a batch as alone.
 
 The summaries are elements of x and its mean, least and largest; each also by its distance from the middle rank, which
 sees shared or different scales. The largest statistic over all summaries is compared with its own permutations, so
 the level is exact for any law of x: heavy tails, ties, constant columns. A statistic is held against batches if at
 most 1 of 999 permutations reaches it, and again so in a second look at new draws. A right simulator is then called one
-by one with probability 0.004² + 0.002² = 2e-5 at most. Values that differ by rounding count as equal.
+by one with probability 0.004² + 0.002² = 2e-5 at most, and 5e-6 for coins that fall alike (`_shares_everything`).
+Values that differ by rounding count as equal.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class _Probe:
     def _shares_everything(self, rows: np.ndarray) -> bool:
         """Whether rows with one θ are equal in each of three calls, and not in all of them together.
 
-        Three times seven independent coins do so with probability 3e-6, and no other law more often.
+        Independent coins do so with probability (p⁷ + q⁷)³ - p²¹ - q²¹, at most 5e-6.
         """
         calls = [rows]
         while _constant(calls[-1]) and len(calls) < 3:
