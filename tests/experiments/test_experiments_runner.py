@@ -115,6 +115,16 @@ def test_a_cell_stands_where_its_grid_calls_it(tmp_path):
     assert np.isfinite(ds.coverage_auc.values).all()
 
 
+def test_a_batch_system_does_not_take_ctrl_c(tmp_path):
+    """dask-jobqueue does when it is imported: a process of its own, where it is not yet."""
+    (tmp_path / "slurm.yaml").write_text("slurm: {walltime: '1:00:00', memory: 4GB, cores: 1}")
+    code = (
+        "import signal, sys; from equipoise.experiments import check_cluster; check_cluster('slurm.yaml'); "
+        "assert 'dask_jobqueue' in sys.modules and signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=PATIENCE)
+
+
 def test_a_pulse_that_cannot_be_written_stops_nothing(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "running").write_text("in the way")

@@ -79,7 +79,9 @@ def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
     def show(message: Warning | str, *where: Any, **other: Any) -> None:
         print(f"equipoise: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
-    before, show_before = signal.signal(signal.SIGTERM, stop), warnings.showwarning
+    # SIGINT too: a library that was used before may have left a handler of its own.
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    show_before = warnings.showwarning
     warnings.showwarning = show
     try:
         with _stops_are_kept():
@@ -93,7 +95,8 @@ def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
         print(stopped(), file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         warnings.showwarning = show_before
 
 

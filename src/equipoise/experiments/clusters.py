@@ -11,6 +11,8 @@ __all__ = ["check_cluster", "connect"]
 import inspect
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,7 +139,8 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
     if system not in SYSTEMS:
         raise ValueError(f"{file}: {nearest(str(system), SYSTEMS, 'batch system')}")
     try:
-        import dask_jobqueue
+        with _own_interrupt():
+            import dask_jobqueue
     except ImportError as error:
         raise RuntimeError(
             "--cluster with a batch system needs dask-jobqueue: pip install 'equipoise[cluster]'"
@@ -174,6 +177,19 @@ def _batch_system(file: Path, execution: Execution, stacks: int) -> Any:
     count = min(jobs, max(1, stacks))
     cluster.adapt(minimum_jobs=count, maximum_jobs=count)  # jobs that end at their time limit are replaced
     return cluster
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Give Ctrl-C back to whoever had it: dask-jobqueue takes it when imported, and would exit as if all were done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _parameters(kind: Any) -> set[str]:
