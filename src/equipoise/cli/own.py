@@ -202,7 +202,7 @@ def diagnose(
             from equipoise.plots import coverage
 
             figure.parent.mkdir(parents=True, exist_ok=True)
-            page = Figure(figsize=(3.6, 3.4))
+            page = Figure(figsize=(4.6, 4.4))
             coverage(ds, ax=page.subplots())
             page.savefig(figure, dpi=300, bbox_inches="tight")
     raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
