@@ -11,7 +11,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ from .options import (
     app,
     name_completion,
 )
+from .reading import load_model, read_observation, read_pairs, read_prior
 from .shell import (
     BEGINS_ANEW,
     check_device,
@@ -39,13 +40,6 @@ from .shell import (
     read_embedding,
     read_shape,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from equipoise.posteriors import Posterior
-    from equipoise.priors import Prior
-    from equipoise.simulations import Simulations
 
 
 @app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
@@ -90,8 +84,8 @@ def fit(
         check_device(device)
         from equipoise.training import fit as train
 
-        the_prior = _read_prior(prior)
-        pairs = _read_pairs(data, x, theta_key, x_key, read_shape(x_shape))
+        the_prior = read_prior(prior)
+        pairs = read_pairs(data, x, theta_key, x_key, read_shape(x_shape))
         if kept.exists() and not quiet:
             print(f"{kept} keeps an unfinished training", file=sys.stderr)
         training = partial(
@@ -110,7 +104,7 @@ def fit(
             progress=False if quiet else None,
         )
         try:
-            posterior: Posterior = training()
+            posterior = training()
         except ValueError as error:
             if "start='random'" in str(error):
                 raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
@@ -168,10 +162,10 @@ def diagnose(
         from equipoise.diagnostics import summary
         from equipoise.simulations.readers import is_table
 
-        posterior = _load(model, embedding, prior, device)
+        posterior = load_model(model, embedding, prior, device)
         # A table has rows of numbers, and the model knows the shape that it reads.
         shape = read_shape(x_shape) or (posterior.x_shape if is_table(data) else None)
-        test = _read_pairs(data, x, theta_key, x_key, shape, pairs)
+        test = read_pairs(data, x, theta_key, x_key, shape, pairs)
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:
@@ -237,8 +231,8 @@ def sample(
                 raise ValueError(f"--out is a .csv or .npy file, got {out}")
         import numpy as np
 
-        posterior = _load(model, embedding, prior, device)
-        x = _read_observation(observation, x_key, posterior.x_shape)
+        posterior = load_model(model, embedding, prior, device)
+        x = read_observation(observation, x_key, posterior.x_shape)
         theta = posterior.sample((number,), x, seed=seed).cpu().numpy()
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -252,97 +246,6 @@ def sample(
             for i in range(theta.shape[1]):
                 print(f"theta_{i}: {middle[i]:.4g}, 95% between {low[i]:.4g} and {high[i]:.4g}")
             print(f"{len(theta)} draws are in {out}")
-
-
-def _load(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
-    """A saved posterior, with whatever of it is not stored."""
-    from equipoise.posteriors import load
-
-    own, given = read_embedding(embedding), None if prior is None else _read_prior(prior)
-    try:
-        try:
-            posterior = load(model, embedding=own, device=device)
-        except ValueError as error:
-            if given is None or "prior=" not in str(error):
-                raise
-            return load(model, prior=given, embedding=own, device=device)
-    except ValueError as error:
-        if own is None and "embedding=" in str(error):
-            raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
-        if prior is None and "prior=" in str(error):
-            raise ValueError(f"{error}; in the shell, --prior SPEC") from error
-        raise
-    if given is not None and given.spec() != posterior.prior.spec():
-        raise ValueError(f"{model} stores its prior, {posterior.prior!r}, and --prior is another: leave it out")
-    return posterior
-
-
-def _read_prior(text: str) -> Prior:
-    """The prior that `--prior` describes, or names: text, a JSON file, `FILE.py:NAME` or `MODULE:NAME`.
-
-    The name is that of a prior, of a class of them without arguments, or of a function without arguments.
-    """
-    from equipoise.named import named_object
-    from equipoise.priors import as_prior
-    from equipoise.priors.text import parse_prior
-
-    if ":" not in text or text.strip().endswith(".json"):
-        return parse_prior(text)
-    found = named_object(text, "--prior")
-    try:
-        if isinstance(found, type) or (callable(found) and not hasattr(found, "log_prob")):
-            found = found()
-        return as_prior(found)
-    except Exception as error:  # whatever a user's code may raise
-        raise ValueError(f"--prior {text}: {type(error).__name__}: {error}") from error
-
-
-def _read_pairs(
-    data: Path,
-    x: Path | None,
-    theta_key: str | None,
-    x_key: str | None,
-    x_shape: tuple[int, ...] | None,
-    n: int | None = None,
-) -> Simulations:
-    """Pairs from a file. Of a table the two keys are lists of columns, `mass,age` or `flux_*`."""
-    from equipoise.simulations import read_simulations
-    from equipoise.simulations.readers import is_table
-
-    if not is_table(data):
-        return read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=x_shape, n=n)
-    columns = [None if key is None else [name.strip() for name in key.split(",")] for key in (theta_key, x_key)]
-    return read_simulations(data, x, theta_columns=columns[0], x_columns=columns[1], x_shape=x_shape, n=n)
-
-
-def _read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
-    """One observation from a file, with the shape that a model reads."""
-    import h5py
-    import numpy as np
-
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    kind = path.suffix.lower()
-    if kind in (".npz", ".h5", ".hdf5"):
-        with np.load(path) if kind == ".npz" else h5py.File(path) as file:
-            keys = list(file)
-            chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
-            if chosen not in keys:
-                raise ValueError(
-                    f"{path} has no key {chosen or 'x'!r}; there are {', '.join(keys)}. Say which: --x-key"
-                )
-            x = np.asarray(file[chosen])
-    elif kind == ".npy":
-        x = np.load(path)
-    else:
-        lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
-        try:
-            x = np.array([float(number) for line in lines if not line.startswith("#") for number in line.split()])
-        except ValueError as error:
-            raise ValueError(f"{path} is not numbers: {error}") from error
-    if x.size != math.prod(shape):
-        raise ValueError(f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}")
-    return x.reshape(shape)
 
 
 def _kept(checkpoint: Path) -> str:

@@ -1,0 +1,104 @@
+"""What commands for data of your own read: models, priors, pairs and observations, each from a file or by its name."""
+
+from __future__ import annotations
+
+__all__ = ["load_model", "read_observation", "read_pairs", "read_prior"]
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .shell import read_embedding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from equipoise.posteriors import Posterior
+    from equipoise.priors import Prior
+    from equipoise.simulations import Simulations
+
+
+def load_model(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
+    """A saved posterior, with whatever of it is not stored."""
+    from equipoise.posteriors import load
+
+    own, given = read_embedding(embedding), None if prior is None else read_prior(prior)
+    try:
+        return load(model, prior=given, embedding=own, device=device)
+    except ValueError as error:
+        if own is None and "embedding=" in str(error):
+            raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
+        if given is None and "prior=" in str(error):
+            raise ValueError(f"{error}; in the shell, --prior SPEC") from error
+        if "leave prior= out" in str(error):
+            stored = load(model, embedding=own, device=device).prior
+            raise ValueError(f"{model} stores its prior, {stored!r}, and --prior is another: leave it out") from error
+        raise
+
+
+def read_prior(text: str) -> Prior:
+    """The prior that `--prior` describes, or names: text, a JSON file, `FILE.py:NAME` or `MODULE:NAME`.
+
+    The name is that of a prior, of a class of them without arguments, or of a function without arguments.
+    """
+    from equipoise.named import named_object
+    from equipoise.priors import as_prior
+    from equipoise.priors.text import parse_prior
+
+    if ":" not in text or text.strip().endswith(".json"):
+        return parse_prior(text)
+    found = named_object(text, "--prior")
+    try:
+        if isinstance(found, type) or (callable(found) and not hasattr(found, "log_prob")):
+            found = found()
+        return as_prior(found)
+    except Exception as error:  # whatever a user's code may raise
+        raise ValueError(f"--prior {text}: {type(error).__name__}: {error}") from error
+
+
+def read_pairs(
+    data: Path,
+    x: Path | None,
+    theta_key: str | None,
+    x_key: str | None,
+    x_shape: tuple[int, ...] | None,
+    n: int | None = None,
+) -> Simulations:
+    """Pairs from a file. Of a table the two keys are lists of columns, `mass,age` or `flux_*`."""
+    from equipoise.simulations import read_simulations
+    from equipoise.simulations.readers import is_table
+
+    if not is_table(data):
+        return read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=x_shape, n=n)
+    columns = [None if key is None else [name.strip() for name in key.split(",")] for key in (theta_key, x_key)]
+    return read_simulations(data, x, theta_columns=columns[0], x_columns=columns[1], x_shape=x_shape, n=n)
+
+
+def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
+    """One observation from a file, with the shape that a model reads."""
+    import h5py
+    import numpy as np
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    kind = path.suffix.lower()
+    if kind in (".npz", ".h5", ".hdf5"):
+        with np.load(path) if kind == ".npz" else h5py.File(path) as file:
+            keys = list(file)
+            chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
+            if chosen not in keys:
+                raise ValueError(
+                    f"{path} has no key {chosen or 'x'!r}; there are {', '.join(keys)}. Say which: --x-key"
+                )
+            x = np.asarray(file[chosen])
+    elif kind == ".npy":
+        x = np.load(path)
+    else:
+        lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
+        try:
+            x = np.array([float(number) for line in lines if not line.startswith("#") for number in line.split()])
+        except ValueError as error:
+            raise ValueError(f"{path} is not numbers: {error}") from error
+    if x.size != math.prod(shape):
+        raise ValueError(f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}")
+    return x.reshape(shape)
