@@ -57,3 +57,13 @@ def test_defaults_are_judged_as_mixtures_and_one_by_one() -> None:
     assert cells[0] == "two_moons, bnpe" and cells[1] == "128"
     for cell, total in zip(cells[2:4], (4, 2), strict=True):
         assert sum(map(int, re.findall(r"\d+", cell))) == total
+
+
+@pytest.mark.slow
+def test_images_and_series_from_memory_and_from_disk() -> None:
+    options = ("--device", "cpu", "--simulations", "300", "--epochs", "1", "--pairs", "50")
+    options += ("--seconds", "0.001", "--side", "8")
+    rows = [[c.strip() for c in t.strip("|").split("|")] for t in printed("own", *options).splitlines()[-4:]]
+    assert [(r[0], r[4]) for r in rows] == [(p, x) for p in ("image", "series") for x in ("held", "from disk")]
+    for held, streamed in (rows[:2], rows[2:]):
+        assert held[6:] == streamed[6:]
