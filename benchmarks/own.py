@@ -1,13 +1,14 @@
 """Images and series of a user's own through `eq.fit`, with the default embedding: on the device, and from disk.
 
-    python benchmarks/own.py [--device cuda] [--simulations 8192] [--epochs 20] [--side 64]
+    python benchmarks/own.py [--device cuda] [--simulations 8192] [--epochs 20] [--side 64] [--length 500]
 
 Two problems that are no task of the package: a spot in a noisy image of 64 × 64 pixels (θ is where), and a damped
 oscillation in three noisy channels (θ is frequency and damping), both in floats. For each:
 
 - a step of the stack of five that `eq.fit` trains, eager, beside the authors' loop over networks of the same size;
 - `eq.fit` with its default settings, but for the number of epochs, with x in memory, which then lies on the device;
-- the same with x in a memory-mapped file, of which every batch is read from disk and sent when it is needed;
+- the same with x in a memory-mapped file, which a GPU with room for it reads once, and with one that is streamed: every
+  batch is read from disk and sent when it is needed (on a CPU both are);
 - the loss of the held-out pairs that each ended with, and the verdict over new pairs.
 """
 
@@ -25,9 +26,10 @@ from torch import Tensor
 
 import equipoise as eq
 import training  # the script beside this one
+from equipoise.training import data
 
 PRIOR = eq.BoxUniform([-3.0, -3.0], [3.0, 3.0])
-METHOD, MEMBERS = "bnre", 5
+METHOD, MEMBERS, SHARE = "bnre", 5, data.SHARE
 
 
 def image(theta: Tensor, side: int) -> Tensor:
@@ -39,9 +41,9 @@ def image(theta: Tensor, side: int) -> Tensor:
     return (clean + torch.randn_like(clean)).unsqueeze(1)
 
 
-def series(theta: Tensor) -> Tensor:
-    """Three noisy views of an oscillation with frequency and damping from θ, with shape `(N, 500, 3)`."""
-    t = torch.linspace(0, 10, 500)
+def series(theta: Tensor, length: int) -> Tensor:
+    """Three noisy views of an oscillation with frequency and damping from θ, with shape `(N, length, 3)`."""
+    t = torch.linspace(0, 10, length)
     frequency, damping = torch.exp(0.3 * theta[:, :1] + 1), torch.exp(0.3 * theta[:, 1:] - 1)
     phases = torch.tensor([0.0, 1.0, 2.0])
     clean = torch.exp(-damping * t)[:, :, None] * torch.sin((frequency * t)[:, :, None] + phases)
@@ -71,6 +73,7 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=8192)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--side", type=int, default=64, help="of the image, in pixels")
+    parser.add_argument("--length", type=int, default=500, help="of the series")
     parser.add_argument("--pairs", type=int, default=1000, help="new pairs for the verdict")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long steps are timed")
     options = parser.parse_args()
@@ -83,7 +86,8 @@ def main() -> None:
     columns = ["problem", "authors' loop", f"stack of {MEMBERS}", "ratio", "x", "training, s", "best loss"]
     columns += ["coverage AUC", "verdict"]
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns), flush=True)
-    for name, simulator in {"image": partial(image, side=options.side), "series": series}.items():
+    problems = {"image": partial(image, side=options.side), "series": partial(series, length=options.length)}
+    for name, simulator in problems.items():
         torch.manual_seed(0)
         theta, new = PRIOR.sample((options.simulations,)), PRIOR.sample((options.pairs,))
         x, judged = simulator(theta), simulator(new)
@@ -92,11 +96,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             mapped = np.lib.format.open_memmap(Path(folder, "x.npy"), mode="w+", dtype=np.float32, shape=tuple(x.shape))
             mapped[:] = x.numpy()
-            for kind, source in {"held": x, "from disk": mapped}.items():
+            kinds: list[tuple[str, object, float]] = [("in memory", x, SHARE), ("in a file", mapped, SHARE)]
+            for kind, source, data.SHARE in [*kinds, ("streamed", mapped, 0.0)]:
                 posterior, seconds = trained(theta, source, options)
                 assert posterior.history is not None
                 loss = float(posterior.history["best_loss"].mean())
-                whole = eq.diagnose(posterior, new, judged, progress=False).sel({"member": "mixture"})
+                whole = eq.diagnose(posterior, new, judged, samples=128, progress=False).sel({"member": "mixture"})
                 row = [
                     name,
                     f"{theirs:.0f}",

@@ -224,6 +224,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], counts: Counts) -> Any:
         _refuse_mixture(func, args, cpu, written)
     if packet in (aten.is_pinned, aten._pin_memory):
         return _pinned(packet, args[0])
+    pinned = kwargs.pop("pin_memory", False)
+    if pinned and device == "cuda":
+        raise RuntimeError("Only dense CPU tensors can be pinned")
     generator = _Names.generator if drawing else None
     if generator is not None and generator.device.type != device:
         raise RuntimeError(f"Expected a '{device}' device type for generator but found '{generator.device.type}'")
@@ -244,6 +247,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], counts: Counts) -> Any:
         if isinstance(tensor, OnGpu) and tensor.inner.shape != tensor.shape:
             raise NotImplementedError(f"{func} changes the shape of its argument, which is not pretended here")
     if device != "cuda":
+        if pinned:
+            out.pretended_pinned = True
         return out
     same = {id(t.inner): t for t in written}
     return _mapped(out, lambda v: same[id(v)] if id(v) in same else OnGpu(v) if isinstance(v, Tensor) else v)

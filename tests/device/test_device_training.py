@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.networks import Convolutional, matmul_precision
 from equipoise.posteriors import Posterior
-from equipoise.training import data
+from equipoise.training import Settings, data
 
 PRIOR = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
 SMALL: dict[str, Any] = {
@@ -87,23 +88,38 @@ def test_a_cpu_training_of_data_on_the_gpu() -> None:
         agree(away, here)
 
 
-@pytest.mark.parametrize("kind", ["memory-mapped", "too large"])
-def test_data_that_are_streamed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "memory-mapped"])
+@pytest.mark.parametrize("partial_batch", [False, True])
+def test_data_that_are_streamed(
+    kind: str, room: bool, partial_batch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch at a time where the GPU has no room, and once where it has; the training is the same."""
     theta, x = pairs()
-    here = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **SMALL)
+    settings = Settings(epochs=6, batch_size=40, partial_batch=partial_batch)
+    members = [eq.Member(eq.METHODS["bnre"], seed) for seed in range(2)]
+    options: dict[str, Any] = {"prior": PRIOR, "settings": settings, "hidden": (8, 8)} | {
+        "compile": False,
+        "progress": False,
+    }
+    here = eq.fit_many(members, [(theta, x)], device="cpu", **options)
     source: Any = x
     if kind == "memory-mapped":
         source = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=tuple(x.shape))
         source[:] = x.numpy()
-    else:
-        monkeypatch.setattr(data, "SHARE", 0.0)
-    with pretended_gpu() as counts:
-        away = eq.fit(theta, source, prior=PRIOR, method="bnre", device="cuda", **(SMALL | {"standardize": False}))
-        assert counts.to_device > 6 * 4  # a batch at a time
-        resident = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **(SMALL | {"standardize": False}))
-        agree(away, resident)
-        if kind == "too large":
-            agree(eq.fit(theta, x, prior=PRIOR, method="bnre", device="cuda", **SMALL), here)
+    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
+    monkeypatch.setattr(data, "BLOCK", 7 * x.shape[1])  # rows are not a multiple of a block's
+    copies = []
+    for epochs in (2, 6):
+        options["settings"] = dataclasses.replace(settings, epochs=epochs)
+        with pretended_gpu() as counts:
+            away = eq.fit_many(members, [(theta, source)], device="cuda", **options)
+            copies.append(counts.to_device)
+            if epochs == settings.epochs:
+                for a, b in zip(away, here, strict=True):
+                    assert a is not None and b is not None
+                    agree(a, b)
+    assert copies[1] - copies[0] == (0 if room else 4 * (3 + partial_batch + 1))  # 144 pairs train, and 16 judge
 
 
 def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> None:

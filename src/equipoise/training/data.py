@@ -4,9 +4,10 @@ Members of a stack read one of S data sets of equal size N. x keeps its own, pos
 N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more
 where members that share a stack start differently. A batch is a gather with indices of shape `(M, B)`.
 
-Where x does not fit on the device, or is not in memory at all (memory-mapped, or in a file that gives rows by index),
-it stays where it is, and each batch is read and sent when it is needed. Nothing ever holds more of it: the rows that
-train and those that judge are kept as their numbers, not as copies.
+x that is not in memory at all (memory-mapped, or in a file that gives rows by index) is read once, if a GPU has room
+for it. Where it does not fit on the device, or a CPU trains, it stays where it is, and each batch is read and sent when
+it is needed. The host never holds more of it: the rows that train and those that judge are kept as their numbers, not
+as copies.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from torch import Tensor
 
 #: The share of a device's free memory that x may take before it is streamed.
 SHARE = 0.6
+
+#: How many numbers of an array that is not in memory are read at a time.
+BLOCK = 1 << 24
 
 
 def take(x: Any, rows: Tensor) -> Tensor:
@@ -71,6 +75,19 @@ class Rows:
         """All of them; a view of a tensor where they are contiguous."""
         return take(self.x, torch.arange(len(self)) if self.rows is None else self.rows)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What a row is made of, found out by reading one."""
+        return self.x.dtype if isinstance(self.x, Tensor) else self.read(torch.zeros(1, dtype=torch.int64)).dtype
+
+    def copy_to(self, place: Tensor) -> None:
+        """Put them all into a tensor with shape `(B, *x_shape)`, some at a time where they are not in memory."""
+        if isinstance(self.x, Tensor):
+            place.copy_(self.whole())
+            return
+        for some in torch.arange(len(self)).split(max(1, BLOCK * len(self) // max(1, self.numel))):
+            place[some[0] : some[-1] + 1] = self.read(some).to(place.device)
+
     def read(self, index: Tensor) -> Tensor:
         """Those of an index on the CPU with shape `(B,)`; with shape `(B, *x_shape)`."""
         return take(self.x, index if self.rows is None else self.rows[index])
@@ -102,30 +119,30 @@ class Data:
         if {len(c) for c in codes} | {len(x) for x in self.xs} != {self.n}:
             raise ValueError(f"the data sets of a stack have equal sizes, got {[len(x) for x in self.xs]}")
         self.codes = torch.stack([c.to(device) for c in codes])
+        self.x_shape = tuple(self.xs[0].x.shape[1:])
+        self.dtype = functools.reduce(torch.promote_types, [x.dtype for x in self.xs])
         self.stream = self._must_stream() if stream is None else stream
         self.x: Tensor | None = None if self.stream else self._held()
 
     def _must_stream(self) -> bool:
-        xs = [r.x for r in self.xs]
-        if any(not isinstance(x, Tensor) for x in xs):
-            return True
-        if self.device.type != "cuda" or all(x.device == self.codes.device for x in xs):  # "cuda" is not "cuda:0"
+        held = [r.x.device for r in self.xs if isinstance(r.x, Tensor)]
+        if self.device.type != "cuda":
+            return len(held) < len(self.xs)  # what a CPU trains on is read where it lies
+        if all(device == self.codes.device for device in held) and len(held) == len(self.xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         # What PyTorch holds from earlier trainings and does not use is free as well.
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return sum(r.numel * r.x.element_size() for r in self.xs) > SHARE * free
+        return sum(r.numel * r.dtype.itemsize for r in self.xs) > SHARE * free
 
     def _held(self) -> Tensor:
         """All data sets on the device, with shape `(S, N, *x_shape)`; each is put in its place before the next is
         read, so that there are never two copies of all of them."""
-        if len(self.xs) == 1:
+        if len(self.xs) == 1 and isinstance(self.xs[0].x, Tensor):
             return self.xs[0].whole().to(self.device).unsqueeze(0)
-        rows = [r.read(torch.zeros(1, dtype=torch.int64)) for r in self.xs]
-        dtype = functools.reduce(torch.promote_types, [row.dtype for row in rows])
-        held = torch.empty((len(rows), self.n, *rows[0].shape[1:]), dtype=dtype, device=self.device)
+        held = torch.empty((len(self.xs), self.n, *self.x_shape), dtype=self.dtype, device=self.device)
         for place, x in zip(held, self.xs, strict=True):
-            place.copy_(x.whole())
+            x.copy_to(place)
         return held
 
     def code_batch(self, which: Tensor, index: Tensor) -> Tensor:
@@ -136,8 +153,8 @@ class Data:
         """Observations `(M, B, *x_shape)` of the rows `index`, `(M, B)`, of each member's data set `which`."""
         if self.x is not None:
             return self.x[which.unsqueeze(1), index]
-        rows = index.cpu()
-        x = torch.stack([self.xs[s].read(rows[m]) for m, s in enumerate(which.tolist())])
-        if self.device.type == "cuda":
-            x = x.pin_memory()
+        rows, there = index.cpu(), self.device.type == "cuda"
+        x = torch.empty((*index.shape, *self.x_shape), dtype=self.dtype, pin_memory=there)
+        for m, s in enumerate(which.tolist()):
+            x[m] = self.xs[s].read(rows[m])
         return x.to(self.device, non_blocking=True)

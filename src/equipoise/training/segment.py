@@ -1,6 +1,8 @@
 """A stack between two departures: fixed members and buffers, an epoch of steps and its end.
 
 On a GPU a step and the end of an epoch are captured as graphs and replayed; what they write lies in the fixed buffers.
+A graph reads from fixed places too: a batch that is streamed is put into one of them before the step, while the device
+still computes the one before. Only where pairs that judge are streamed is the end of an epoch not captured.
 """
 
 from __future__ import annotations
@@ -67,9 +69,10 @@ class Segment:
         #: Where x is read a batch at a time the host knows what to read next, and reads while the device computes.
         self.which_read = self.which_x.cpu()
         self.reads: Iterator[Tensor] = iter(())
+        self.arrived = torch.empty(0)
+        self._inboxes: dict[int, Tensor] = {}
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
-        resident = not train.stream and not validation.stream
-        self._can_capture = device.type == "cuda" and resident and prog.network.capturable(device)
+        self._can_capture = device.type == "cuda" and prog.network.capturable(device)
 
     # --- an epoch --------------------------------------------------------------------------------------------------
 
@@ -81,16 +84,27 @@ class Segment:
         self.cursor.zero_()
         self.epoch.fill_(epoch)
         for _ in range(self.full):
+            self._receive()
             self._run("step", self._step)
         if self.rest:
+            self._receive()
             self._run("rest", self._rest_step)
-        self._run("end", self._end_epoch)
+        self._run("end", self._end_epoch, self._can_capture and not self.validation.stream)
         now = time.monotonic()
         self.times[epoch], self.clock = now - self.clock, now
 
+    def _receive(self) -> None:
+        """Read the next batch of what is streamed and send it, to where a graph will look for it."""
+        if not self.train.stream:
+            return
+        self.arrived = self.train.x_batch(self.which_read, next(self.reads))
+        if self._can_capture:
+            inbox = self._inboxes.setdefault(self.arrived.shape[1], torch.empty_like(self.arrived))
+            self.arrived = inbox.copy_(self.arrived)
+
     def _take(self, index: Tensor) -> None:
-        which, rows = (self.which_read, next(self.reads)) if self.train.stream else (self.which_x, index)
-        batch = self.train.code_batch(self.which_code, index), self.train.x_batch(which, rows)
+        x = self.arrived if self.train.stream else self.train.x_batch(self.which_x, index)
+        batch = self.train.code_batch(self.which_code, index), x
         self.program.step(
             self.state, batch, self.trainable, self.kind, self.strength, self.settings.weight_decay, self.settings.clip
         )
@@ -136,9 +150,9 @@ class Segment:
 
     # --- running and recording -------------------------------------------------------------------------------------
 
-    def _run(self, name: str, function: Callable[[], None]) -> None:
+    def _run(self, name: str, function: Callable[[], None], captured: bool | None = None) -> None:
         """Run a part of the epoch: replayed from a captured graph on a GPU, called elsewhere."""
-        if not self._can_capture:
+        if not (self._can_capture if captured is None else captured):
             function()
             return
         if name not in self._graphs:
