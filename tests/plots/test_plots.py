@@ -103,7 +103,7 @@ def test_coverage_draws_the_curve_and_its_band(diagnosed: xr.Dataset):
     assert len(ax.get_lines()) == 2 + 1 + 1  # members, diagonal, mixture
     band = ax.collections[0].get_paths()[0].vertices
     assert band[:, 1].max() <= 1 and band[:, 1].min() >= 0
-    text = [t.get_text() for t in ax.get_legend().get_texts()]
+    text = [t.get_text().replace("\n", " ") for t in ax.get_legend().get_texts()]
     assert f"mixture: {diagnosed.verdict.values[-1]}" in text
     given = plt.figure().subplots()
     assert plots.coverage(diagnosed, "0", ax=given, difference=True, pointwise=True) is given
@@ -178,14 +178,20 @@ def test_legends_lie_on_nothing(diagnosed: xr.Dataset, members: list[str]):
     assert covered(plots.sbc(many)) == []
 
 
-def test_the_legend_leaves_the_corner_to_a_conservative_curve(diagnosed: xr.Dataset):
-    wide = diagnosed.copy()
-    for name in ("coverage", "coverage_low", "coverage_high"):
-        wide[name] = diagnosed[name] * 0 + LEVEL**0.2
-    for member in (None, "0"):
-        ax = plots.coverage(wide, member)
-        (diagonal,) = [line.get_label() for line in ax.get_lines() if line.get_linestyle() == "--"]
-        assert set(covered(ax)) <= {diagonal}
+@pytest.mark.parametrize("power", [0.2, 0.5, 0.62, 0.75, 0.9, 1.0, 1.3, 3.0])
+@pytest.mark.parametrize("member", [None, "0", ["0", "1", "mixture"]])
+def test_the_legend_leaves_curves_alone_however_far_they_are_from_the_diagonal(
+    diagnosed: xr.Dataset, power: float, member: str | list[str] | None
+):
+    bent = diagnosed.copy()
+    bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])
+    powers = power * np.linspace(1.4, 1, diagnosed.sizes["member"])
+    for name, shift in (("coverage", 0.0), ("coverage_low", -0.05), ("coverage_high", 0.05)):
+        curves = (LEVEL ** powers[:, None] + shift).clip(0, 1)
+        bent[name] = diagnosed[name].copy(data=curves if diagnosed[name].dims[0] == "member" else curves.T)
+    given = plt.figure(figsize=(8, 3)).subplots(1, 2)[1]
+    for ax in (plots.coverage(bent, member), plots.coverage(bent, member, ax=given)):
+        assert covered(ax) == []
 
 
 def test_what_is_not_there_is_named(diagnosed: xr.Dataset, results: xr.Dataset):

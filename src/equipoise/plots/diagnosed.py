@@ -19,7 +19,7 @@ from .style import (
     VERDICTS,
     axes_or_new,
     known,
-    legend,
+    legend_beside,
     legend_with_room,
     one_each,
     p_text,
@@ -74,8 +74,7 @@ def coverage(
     ax.set(ylim=(0, 1), aspect="equal")
     ax.text(0.97, 0.05, "overconfident", color=GREY, ha="right", fontsize="small", style="italic")
     # A curve that is far above the diagonal runs through the upper left corner.
-    crossed = bool((ds["coverage_high"].sel(member=chosen, level=slice(0, 0.6)) > 0.8).any())
-    legend(ax, **({"loc": "lower right", "bbox_to_anchor": (1, 0.09)} if crossed else {"loc": "upper left"}))
+    legend_beside(ax, {"loc": "upper left"}, {"loc": "lower right", "bbox_to_anchor": (1, 0.09)})
     return ax
 
 

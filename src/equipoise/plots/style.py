@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import SubFigure
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -50,12 +51,7 @@ def legend_with_room(ax: Axes) -> None:
 
     Limits that were set before are let go: the room is measured from all that is drawn.
     """
-    figure = ax.figure
-    while isinstance(figure, SubFigure):
-        figure = figure.figure
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)  # the axes have the size that they are going to have, or nearly
+    _lay_out(ax)
     entries = len(ax.get_legend_handles_labels()[0])
     width, height = ax.get_window_extent().size
     for columns in range(min(entries, 4), 0, -1):
@@ -70,6 +66,44 @@ def legend_with_room(ax: Axes) -> None:
     # A layout that is made later, or a title, may leave the axes a tenth less high.
     share = min(1.1 * box.height / height, 0.6)
     ax.set_ylim(low, low + (high - low) / (1 - share))
+
+
+def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
+    """A legend at the first of some places where it covers nothing, its entries in two lines if need be; else above."""
+    _lay_out(ax)
+    for wrapped in (False, True):
+        for place in places:
+            legend(ax, **place)
+            made = ax.get_legend()
+            if made is None:
+                return
+            for text in made.get_texts() if wrapped else ():
+                text.set_text(text.get_text().replace(": ", ":\n"))
+            if not _covers_something(ax, made.get_window_extent().padded(2)):
+                return
+    columns = 2 if len(ax.get_legend_handles_labels()[0]) > 3 else 1
+    legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
+
+
+def _lay_out(ax: Axes) -> None:
+    """Give the axes the size that they are going to have, or nearly."""
+    figure = ax.figure
+    while isinstance(figure, SubFigure):
+        figure = figure.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    ax.apply_aspect()
+
+
+def _covers_something(ax: Axes, box: Bbox) -> bool:
+    """Whether a line, or the edge of a band, runs through a box in display coordinates."""
+    drawn = [(line, [line.get_path()]) for line in ax.get_lines()] + [(c, c.get_paths()) for c in ax.collections]
+    return any(
+        path.transformed(artist.get_transform()).intersects_bbox(box, filled=False)
+        for artist, paths in drawn
+        for path in paths
+    )
 
 
 def one_each(what: str, given: Sized | None, wanted: int, of: str) -> None:
