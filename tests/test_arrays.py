@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,7 +75,46 @@ def test_numbers_that_torch_does_not_compute_with(kind, tmp_path) -> None:
     native = np.ones(3, np.float32)
     assert plain(native) is native
     np.save(tmp_path / "x.npy", values)
-    assert isinstance(plain(np.load(tmp_path / "x.npy", mmap_mode="r")), np.memmap)
+    assert torch.equal(torch.as_tensor(plain(np.load(tmp_path / "x.npy", mmap_mode="c"))), tensor)
+
+
+class Masked:
+    """An array on disk whose rows come with a mask, as those of netCDF4 do."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows) -> np.ma.MaskedArray:
+        return np.ma.array(self.values[rows])
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", "<u2", ">i2"])
+def test_arrays_on_disk_train_and_are_judged_like_those_in_memory(kind: str, tmp_path: Path) -> None:
+    prior = eq.BoxUniform([0.0], [1.0])
+    rng = np.random.default_rng(0)
+    theta, new = rng.random((200, 1)), rng.random((100, 1))
+    x, judged = (rng.poisson(20 * t, (len(t), 2)).astype(kind) for t in (theta, new))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name, values in (("x", x), ("judged", judged)):
+            np.save(tmp_path / f"{name}.npy", values)
+            file[name] = values
+    few = {"method": "npe", "members": 1, "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    usual = eq.fit(theta, x.astype(np.float32), prior=prior, **few)
+    ranks = eq.diagnose(usual, new, judged.astype(np.float32), samples=20, progress=False)["rank"]
+    mapped, others = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("x", "judged"))
+    with h5py.File(tmp_path / "x.h5") as file:
+        for source in (mapped, file["x"], Masked(x)):
+            posterior = eq.fit(theta, source, prior=prior, **few)
+            for name, weight in usual.stack.items():
+                torch.testing.assert_close(posterior.stack[name], weight)
+        for source in (others, file["judged"]):
+            found = eq.diagnose(usual, new, source, samples=20, progress=False)["rank"]
+            np.testing.assert_array_equal(found, ranks)
+    draws = [usual.sample((5,), x=row, seed=0) for row in (mapped[3], x[3].astype(np.float32))]
+    assert torch.equal(*draws)
 
 
 def test_arrays_of_all_kinds_are_judged() -> None:

@@ -30,27 +30,29 @@ def plain(value: Any) -> Any:
     - Masked entries become NaN, and whole numbers with a mask floating-point numbers: under the mask lies a value that
       is none, and `torch.as_tensor` would read it.
     - Numbers that torch does not compute with (unsigned ones of more than 8 bits, long doubles, those of the other byte
-      order, which FITS files hold) become those of the next kind that it does. Arrays on disk stay there.
+      order, which FITS files hold) become those of the next kind that it does.
     - Tables and labelled arrays (anything with `to_numpy()`: pandas, xarray, polars) become arrays; what is missing
-      in them becomes NaN.
+      in them becomes NaN. Arrays of other libraries (h5py, JAX) are read; torch would do it number by number.
 
     Example:
         >>> plain(np.ma.array([1, 2, 3], mask=[False, True, False]))
         array([ 1., nan,  3.])
     """
+    ours = isinstance(value, np.ndarray | np.generic | type) or hasattr(value, "detach") or hasattr(value, "to_numpy")
+    if not ours and hasattr(value, "__array__") and hasattr(value, "dtype"):
+        value = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray) and not np.ma.is_masked(value):
+        value = np.asarray(value.data)
     if isinstance(value, np.ma.MaskedArray):
-        if not np.ma.is_masked(value):
-            return np.asarray(value.data)
         if value.dtype.kind not in "biuf":
             raise TypeError(f"a masked array should hold real numbers, this one is of dtype {value.dtype}")
-        numbers = value if value.dtype.kind == "f" else value.astype(np.float64)
-        return np.ma.filled(numbers, np.nan)
+        value = np.ma.filled(value if value.dtype.kind == "f" else value.astype(np.float64), np.nan)
     if isinstance(value, list | tuple) and any(isinstance(v, np.ma.MaskedArray) for v in value):
         return np.stack([np.asarray(plain(v)) for v in value])
-    if isinstance(value, np.ndarray) and not isinstance(value, np.memmap):
+    if isinstance(value, np.ndarray):
         kind = WIDER.get((value.dtype.kind, value.dtype.itemsize), value.dtype.newbyteorder("="))
-        return value.astype(kind, copy=False)
-    if isinstance(value, np.ndarray | type) or not hasattr(value, "to_numpy"):
+        return np.require(value.astype(kind, copy=False), requirements=["W"])  # torch complains of what is read-only
+    if isinstance(value, type) or not hasattr(value, "to_numpy"):
         return value
     array = np.asarray(value.to_numpy())
     if array.dtype.kind == "O":  # columns of several kinds, or a marker of what is missing among numbers
@@ -61,4 +63,4 @@ def plain(value: Any) -> Any:
                 f"a {type(value).__name__} should hold numbers alone, and this one does not ({error}); choose its "
                 "columns of numbers"
             ) from error
-    return np.require(array, requirements=["W"])  # a view of a table is read-only, which torch complains of
+    return np.require(array, requirements=["W"])  # a view of a table is read-only

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.arrays import plain
+
 #: The share of a device's free memory that x may take before it is streamed.
 SHARE = 0.6
 
@@ -43,9 +45,9 @@ def take(x: Any, rows: Tensor) -> Tensor:
     lo, hi = int(wanted[0]), int(wanted[-1]) + 1
     if not isinstance(x, np.ndarray) and hi - lo <= 2 * len(wanted):
         # Most rows of a stretch: one read of it all, since HDF5 is slow with long lists of rows.
-        found = np.asarray(x[lo:hi])[wanted - lo]
+        found = np.asarray(plain(x[lo:hi]))[wanted - lo]
     else:
-        found = np.asarray(x[wanted])
+        found = np.asarray(plain(x[wanted]))
     tensor = torch.from_numpy(np.require(found, requirements=["C", "W"]))
     in_order = len(place) == len(wanted) and bool((np.diff(place) > 0).all())
     return tensor if in_order else tensor[torch.from_numpy(place)]

@@ -109,7 +109,8 @@ def _observations(x: Any) -> Any:
 
     Simulations and stores (whatever has a `lazy_x`) are asked for theirs.
     """
-    x = plain(getattr(x, "lazy_x", x))
+    x = getattr(x, "lazy_x", x)
+    x = x if _stays_where_it_is(x) else plain(x)
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
         what = "complex: give real and imaginary parts as channels" if x.dtype.kind == "c" else f"of dtype {x.dtype}"
         raise TypeError(f"x should be an array of real numbers, and is {what}")
@@ -117,13 +118,21 @@ def _observations(x: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(x))
     if isinstance(x, list | tuple):
         return _tensor(x, "x")
-    if not (hasattr(x, "shape") and hasattr(x, "__len__") and hasattr(x, "__getitem__")):
+    if not isinstance(x, Tensor) and not _stays_where_it_is(x):
         raise TypeError(
             f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations of eq.simulate or "
             "eq.read_simulations as pairs.x, or as pairs where they are larger than memory; of other files a "
             "numpy.memmap or an h5py dataset"
         )
     return x
+
+
+def _stays_where_it_is(x: Any) -> bool:
+    """Whether this is an array on disk, or of another library, whose rows are read when they are wanted."""
+    if isinstance(x, np.memmap):
+        return True
+    known = isinstance(x, np.ndarray | Tensor | list | tuple) or hasattr(x, "to_numpy")
+    return not known and all(hasattr(x, name) for name in ("shape", "__len__", "__getitem__"))
 
 
 def _refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows: Tensor | None = None) -> None:

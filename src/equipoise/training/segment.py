@@ -99,8 +99,10 @@ class Segment:
             return
         self.arrived = self.train.x_batch(self.which_read, next(self.reads))
         if self._can_capture:
-            inbox = self._inboxes.setdefault(self.arrived.shape[1], torch.empty_like(self.arrived))
-            self.arrived = inbox.copy_(self.arrived)
+            pairs = self.arrived.shape[1]
+            if pairs not in self._inboxes:
+                self._inboxes[pairs] = torch.empty_like(self.arrived)
+            self.arrived = self._inboxes[pairs].copy_(self.arrived)
 
     def _take(self, index: Tensor) -> None:
         x = self.arrived if self.train.stream else self.train.x_batch(self.which_x, index)
