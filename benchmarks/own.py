@@ -8,7 +8,7 @@ oscillation in three noisy channels (θ is frequency and damping), both in float
 - a step of the stack of five that `eq.fit` trains, eager, beside the authors' loop over networks of the same size;
 - `eq.fit` with its default settings, but for the number of epochs, with x in memory, which then lies on the device;
 - the same with x in a memory-mapped file, which a GPU with room for it reads once, and with one that is streamed: every
-  batch is read from disk and sent when it is needed (on a CPU both are);
+  batch is read from the file, which the system has in its cache, and sent when it is needed (on a CPU both are);
 - the loss of the held-out pairs that each ended with, and the verdict over new pairs.
 """
 
@@ -97,7 +97,8 @@ def main() -> None:
             mapped = np.lib.format.open_memmap(Path(folder, "x.npy"), mode="w+", dtype=np.float32, shape=tuple(x.shape))
             mapped[:] = x.numpy()
             kinds: list[tuple[str, object, float]] = [("in memory", x, SHARE), ("in a file", mapped, SHARE)]
-            for kind, source, data.SHARE in [*kinds, ("streamed", mapped, 0.0)]:
+            for kind, source, share in [*kinds, ("streamed", mapped, 0.0)]:
+                data.SHARE = share
                 posterior, seconds = trained(theta, source, options)
                 assert posterior.history is not None
                 loss = float(posterior.history["best_loss"].mean())

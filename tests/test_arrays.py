@@ -13,6 +13,7 @@ import xarray as xr
 
 import equipoise as eq
 from equipoise.arrays import plain
+from equipoise.training import data
 
 MASK = np.array([[False, True], [False, False]])
 
@@ -81,14 +82,14 @@ def test_numbers_that_torch_does_not_compute_with(kind, tmp_path) -> None:
 class Masked:
     """An array on disk whose rows come with a mask, as those of netCDF4 do."""
 
-    def __init__(self, values: np.ndarray) -> None:
-        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+    def __init__(self, values: np.ndarray, hidden: float = -1) -> None:
+        self.values, self.shape, self.dtype, self.hidden = values, values.shape, values.dtype, hidden
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, rows) -> np.ma.MaskedArray:
-        return np.ma.array(self.values[rows])
+        return np.ma.array(self.values[rows], mask=self.values[rows] == self.hidden)
 
 
 @pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", "<u2", ">i2"])
@@ -113,8 +114,50 @@ def test_arrays_on_disk_train_and_are_judged_like_those_in_memory(kind: str, tmp
         for source in (others, file["judged"]):
             found = eq.diagnose(usual, new, source, samples=20, progress=False)["rank"]
             np.testing.assert_array_equal(found, ranks)
+        gathered = eq.diagnose(usual, new, Masked(judged), samples=20, progress=False)["rank"]
+        np.testing.assert_array_equal(gathered, ranks)
     draws = [usual.sample((5,), x=row, seed=0) for row in (mapped[3], x[3].astype(np.float32))]
     assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("kind", ["f4", "i2"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_masked_on_disk_is_refused(kind: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "WHOLE", 1 << 30 if whole else 0)
+    rng = np.random.default_rng(0)
+    theta = rng.random((200, 1))
+    x = rng.poisson(20 * theta, (200, 2)).astype(kind)
+    x[100, 1] = 77
+    few = {"method": "npe", "members": 1, "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    prior = eq.BoxUniform([0.0], [1.0])
+    for standardize in (True, False) if kind == "i2" or whole else ():
+        with pytest.raises(ValueError, match=r"NaN.*row 100|masked"):
+            eq.fit(theta, Masked(x, 77), prior=prior, standardize=standardize, **few)
+    posterior = eq.fit(theta, np.where(x == 77, 0, x), prior=prior, **few)
+    with pytest.raises(ValueError, match="NaN"):
+        eq.diagnose(posterior, theta, Masked(x, 77), samples=20, progress=False)
+
+
+def test_a_large_read_only_array_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.ones((4, 4), np.float32)
+    values.flags.writeable = False
+    assert plain(values) is not values
+    monkeypatch.setattr("equipoise.arrays.SMALL", 0)
+    assert plain(values) is values
+
+
+def test_files_are_read_once_by_a_cpu_and_maps_are_not(tmp_path: Path) -> None:
+    x = np.ones((20, 3), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    theta, cpu = torch.zeros(20, 1), torch.device("cpu")
+    assert data.Data([theta], [np.load(tmp_path / "x.npy", mmap_mode="r")], cpu).stream
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(60.0).reshape(20, 3)
+        made = data.Data([theta], [file["x"]], cpu)
+        assert not made.stream and made.dtype == torch.float32
+        large = data.Data([theta], [file["x"]], cpu, stream=True)
+        which, index = torch.tensor([0, 0]), torch.tensor([[3, 3, 1], [19, 0, 3]])
+        assert torch.equal(large.x_batch(which, index), made.x_batch(which, index))
 
 
 def test_arrays_of_all_kinds_are_judged() -> None:

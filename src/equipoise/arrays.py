@@ -24,6 +24,12 @@ WIDER: dict[tuple[str, int], type] = {
 }
 
 
+#: What arrays on a GPU, torch's tensors and tables are known by.
+KNOWN = ("__cuda_array_interface__", "detach", "to_numpy")
+#: Bytes that may be copied for comfort.
+SMALL = 1 << 26
+
+
 def plain(value: Any) -> Any:
     """What a user gave, without what NumPy and torch would misread; anything else is returned as it is.
 
@@ -38,9 +44,11 @@ def plain(value: Any) -> Any:
         >>> plain(np.ma.array([1, 2, 3], mask=[False, True, False]))
         array([ 1., nan,  3.])
     """
-    ours = isinstance(value, np.ndarray | np.generic | type) or hasattr(value, "detach") or hasattr(value, "to_numpy")
-    if not ours and hasattr(value, "__array__") and hasattr(value, "dtype"):
-        value = np.asarray(value)
+    known = isinstance(value, np.ndarray | np.generic | list | tuple | type) or any(hasattr(value, n) for n in KNOWN)
+    if not known and hasattr(value, "__array__"):
+        value = np.asanyarray(value)
+    elif not known and all(hasattr(value, name) for name in ("shape", "__len__", "__getitem__")):
+        value = np.asanyarray(value[:])
     if isinstance(value, np.ma.MaskedArray) and not np.ma.is_masked(value):
         value = np.asarray(value.data)
     if isinstance(value, np.ma.MaskedArray):
@@ -51,7 +59,9 @@ def plain(value: Any) -> Any:
         return np.stack([np.asarray(plain(v)) for v in value])
     if isinstance(value, np.ndarray):
         kind = WIDER.get((value.dtype.kind, value.dtype.itemsize), value.dtype.newbyteorder("="))
-        return np.require(value.astype(kind, copy=False), requirements=["W"])  # torch complains of what is read-only
+        value = value.astype(kind, copy=False)
+        # torch complains of what is read-only, once; what is large is not copied for that.
+        return np.require(value, requirements=["W"]) if value.nbytes < SMALL else value
     if isinstance(value, type) or not hasattr(value, "to_numpy"):
         return value
     array = np.asarray(value.to_numpy())

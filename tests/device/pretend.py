@@ -123,6 +123,9 @@ class Counts:
     looks: int = 0
     to_host: int = 0
     to_device: int = 0
+    #: Of the copies to the device, those of more than a number from memory that is not pinned.
+    unpinned: int = 0
+    replays: int = 0
 
 
 class _Mode(TorchDispatchMode):
@@ -195,6 +198,7 @@ def pretended_gpu() -> Iterator[Counts]:
         "set_rng_state_all": lambda states: set_state(states[0]),
         "manual_seed": seed,
         "manual_seed_all": seed,
+        "Event": mock.MagicMock,
         "Stream": mock.MagicMock,
         "current_stream": lambda device=None: mock.MagicMock(),
         "stream": lambda stream: contextlib.nullcontext(),
@@ -206,6 +210,7 @@ def pretended_gpu() -> Iterator[Counts]:
         for name, fake in fakes.items():
             block.enter_context(mock.patch.object(torch.cuda, name, fake))
         block.enter_context(mock.patch.object(torch, "Generator", _Generator))
+        block.enter_context(mock.patch.object(_Graph, "counts", counts))
         block.enter_context(_Mode(counts))
         block.enter_context(_Names())
         yield counts
@@ -326,6 +331,7 @@ def _count(packet: Any, args: Any, device: str, any_gpu: bool, counts: Counts) -
     counts.to_host += to_host
     counts.to_device += to_device
     unpinned = to_device and source.ndim > 0 and not getattr(source, "pretended_pinned", False)  # type: ignore[union-attr]
+    counts.unpinned += bool(unpinned)
     if _Graph.open is not None and (look or to_host or unpinned):
         raise RuntimeError(f"{packet}: operation not permitted when stream is capturing")
 
@@ -373,6 +379,7 @@ class _Graph:
     """A captured graph. Capturing leaves all buffers as they were; a replay repeats every operation on them."""
 
     open: _Graph | None = None
+    counts: Counts | None = None
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
@@ -391,6 +398,8 @@ class _Graph:
         self.born |= _storages(out) - _storages((call.args, tuple(call.kwargs.values())))
 
     def replay(self) -> None:
+        if _Graph.counts is not None:
+            _Graph.counts.replays += 1
         for call in self.calls:
             call.again()
 

@@ -109,17 +109,74 @@ def test_data_that_are_streamed(
         source[:] = x.numpy()
     monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
     monkeypatch.setattr(data, "BLOCK", 7 * x.shape[1])  # rows are not a multiple of a block's
-    copies = []
+    copies, replays, unpinned = [], [], []
     for epochs in (2, 6):
         options["settings"] = dataclasses.replace(settings, epochs=epochs)
         with pretended_gpu() as counts:
             away = eq.fit_many(members, [(theta, source)], device="cuda", **options)
             copies.append(counts.to_device)
+            replays.append(counts.replays)
+            unpinned.append(counts.unpinned)
             if epochs == settings.epochs:
                 for a, b in zip(away, here, strict=True):
                     assert a is not None and b is not None
                     agree(a, b)
-    assert copies[1] - copies[0] == (0 if room else 4 * (3 + partial_batch + 1))  # 144 pairs train, and 16 judge
+    steps = 3 + partial_batch  # 144 pairs train, and 16 judge
+    assert copies[1] - copies[0] == (0 if room else 4 * (steps + 1))
+    assert unpinned[1] == unpinned[0]
+    assert replays[1] - replays[0] == 4 * (steps + room)  # pairs that are streamed are not judged in a graph
+
+
+class Constant(nn.Module):
+    """A module that vmap can evaluate and no graph can hold: it copies a constant to the device each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * torch.tensor([1.0, 2.0, 1.0]).to(x.device))
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_a_module_that_cannot_be_captured_trains_slower(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    theta, x = pairs()
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"prior": PRIOR, "method": "npe", "embedding": Constant()} | SMALL
+    here = eq.fit(theta, x, device="cpu", **options)
+    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
+    with pretended_gpu() as counts, pytest.warns(UserWarning, match="cannot be captured as a CUDA graph.*slower"):
+        away = eq.fit(theta, x, device="cuda", **options)
+    assert counts.replays == 0
+    agree(away, here)
+
+
+def test_what_decides_is_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes, of the kind of number that all data sets become; and a GPU that is full after all is streamed to."""
+    theta = torch.zeros(10, 2)
+    files = [np.zeros((10, 4), np.uint8), np.ones((10, 4), np.float32)]
+    mapped = []
+    for i, values in enumerate(files):
+        np.save(tmp_path / f"{i}.npy", values)
+        mapped.append(np.load(tmp_path / f"{i}.npy", mmap_mode="r"))
+    with pretended_gpu(), monkeypatch.context() as patch:
+        for free, streamed in ((2 * 160, False), (2 * 160 - 1, True)):
+            patch.setattr(torch.cuda, "mem_get_info", lambda device=None, free=free: (free, free))
+            patch.setattr(data, "SHARE", 1.0)
+            made = data.Data([theta.to("cuda")], mapped, torch.device("cuda"))
+            assert made.stream is streamed and made.dtype == torch.float32
+            which, index = torch.tensor([1, 0]), torch.tensor([[3, 4], [5, 5]])
+            found = made.x_batch(which if streamed else which.to("cuda"), index if streamed else index.to("cuda"))
+            assert found.cpu().mean((1, 2)).tolist() == [1, 0]
+        patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 30, 1 << 30))
+
+        def full(self: data.Data) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        patch.setattr(data.Data, "_held", full)
+        assert data.Data([theta.to("cuda")], mapped, torch.device("cuda")).stream
+        with pytest.raises(torch.OutOfMemoryError):
+            data.Data([theta.to("cuda")], [torch.zeros(10, 4)], torch.device("cuda"))
 
 
 def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.losses import pairs_needed, rolls_needed
 from equipoise.methods import METHODS, resolve
-from equipoise.training import PAPER, RELEASED, Member, fit_many
+from equipoise.training import PAPER, RELEASED, Member, data, fit_many
 from equipoise.training.data import Data
 from equipoise.training.plateau import Control
 from equipoise.training.settings import Settings
@@ -269,9 +269,10 @@ class Held(np.ndarray):
 
 
 @pytest.mark.parametrize("split", ["shuffled", "prefix"])
-def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str) -> None:
-    """Epochs never ask for more rows than a batch of 32 among 400 pairs needs, which is a stretch of twice as many at
-    most; nothing that was read stays in memory; and the result is the same."""
+def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs never ask for more rows than two batches of 32 among 400 pairs need, which is a stretch of twice as many
+    at most; nothing that was read stays in memory; and the result is the same."""
+    monkeypatch.setattr(data, "WHOLE", 0)
     theta, x = pairs(400)
     settings = dataclasses.replace(SMALL, epochs=3, split=split)
     for values in (x.numpy(), x.numpy().astype(np.float16)):
@@ -288,7 +289,7 @@ def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str) -> None:
         for a, b in zip(streamed, in_memory, strict=True):
             for weight, value in a.stack.items():
                 assert torch.equal(value, b.stack[weight])
-        assert 32 <= on_disk.most <= 64
+        assert 32 <= on_disk.most <= 128
         assert held == [0, 0, 0]
 
 

@@ -69,7 +69,10 @@ def legend_with_room(ax: Axes) -> None:
 
 
 def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
-    """A legend at the first of some places where it covers nothing, its entries in two lines if need be; else above."""
+    """A legend at the first of some places where it covers nothing, its entries in two lines if need be.
+
+    Else above, or, where a title is, at the first place all the same.
+    """
     _lay_out(ax)
     for wrapped in (False, True):
         for place in places:
@@ -81,8 +84,15 @@ def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
                 text.set_text(text.get_text().replace(": ", ":\n"))
             if not _covers_something(ax, made.get_window_extent().padded(2)):
                 return
-    columns = 2 if len(ax.get_legend_handles_labels()[0]) > 3 else 1
-    legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
+    if ax.get_title():
+        legend(ax, **places[0])
+        return
+    width = ax.get_window_extent().width
+    for columns in (2, 1) if len(ax.get_legend_handles_labels()[0]) > 3 else (1,):
+        legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
+        made = ax.get_legend()
+        if made is not None and made.get_window_extent().width <= width:  # a wider one would push the axes together
+            return
 
 
 def _lay_out(ax: Axes) -> None:

@@ -5,9 +5,10 @@ N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, 
 where members that share a stack start differently. A batch is a gather with indices of shape `(M, B)`.
 
 x that is not in memory at all (memory-mapped, or in a file that gives rows by index) is read once, if a GPU has room
-for it. Where it does not fit on the device, or a CPU trains, it stays where it is, and each batch is read and sent when
-it is needed. The host never holds more of it: the rows that train and those that judge are kept as their numbers, not
-as copies.
+for it. Where it does not fit on the device it stays where it is, and each batch is read and sent when it is needed. A
+CPU reads memory-mapped files so too, which costs no more than memory does; of HDF5, which may have to unpack a whole
+file for a few rows, only what is large. The rows that train and those that judge are kept as their numbers, not as
+copies.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from equipoise.arrays import plain
 
 #: The share of a device's free memory that x may take before it is streamed.
 SHARE = 0.6
+
+#: Up to this many bytes of a file that is not memory-mapped are read as a whole by a CPU.
+WHOLE = 1 << 30
 
 #: How many numbers of an array that is not in memory are read at a time.
 BLOCK = 1 << 24
@@ -88,11 +92,23 @@ class Rows:
             place.copy_(self.whole())
             return
         for some in torch.arange(len(self)).split(max(1, BLOCK * len(self) // max(1, self.numel))):
-            place[some[0] : some[-1] + 1] = self.read(some).to(place.device)
+            found = as_before(self.read(some), place.dtype)
+            if not bool(found.isfinite().all()):  # what lies in memory has been looked at before
+                bad = some[~found.flatten(1).isfinite().all(1)]
+                row = int(bad[0] if self.rows is None else self.rows[bad[0]])
+                raise ValueError(f"x has NaN or infinite values, in row {row} for one; leave those simulations out")
+            place[some[0] : some[-1] + 1] = found.to(place.device)
 
     def read(self, index: Tensor) -> Tensor:
         """Those of an index on the CPU with shape `(B,)`; with shape `(B, *x_shape)`."""
         return take(self.x, index if self.rows is None else self.rows[index])
+
+
+def as_before(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows, if they are numbers of the kind that the first one was: a mask makes NaN of what it hides."""
+    if rows.is_floating_point() and not dtype.is_floating_point:
+        raise ValueError("x holds whole numbers of which some are masked; fill them in, or leave those pairs out")
+    return rows
 
 
 class Data:
@@ -123,19 +139,27 @@ class Data:
         self.codes = torch.stack([c.to(device) for c in codes])
         self.x_shape = tuple(self.xs[0].x.shape[1:])
         self.dtype = functools.reduce(torch.promote_types, [x.dtype for x in self.xs])
+        if self.dtype == torch.float64:  # which networks do not compute with, unless that is the default
+            self.dtype = torch.get_default_dtype()
         self.stream = self._must_stream() if stream is None else stream
-        self.x: Tensor | None = None if self.stream else self._held()
+        try:
+            self.x: Tensor | None = None if self.stream else self._held()
+        except torch.OutOfMemoryError:  # somebody else on the same GPU was faster
+            if stream is not None or all(isinstance(r.x, Tensor) for r in self.xs):
+                raise
+            self.stream, self.x = True, None
 
     def _must_stream(self) -> bool:
-        held = [r.x.device for r in self.xs if isinstance(r.x, Tensor)]
+        on_disk = [r.x for r in self.xs if not isinstance(r.x, Tensor)]
+        size = sum(r.numel for r in self.xs) * self.dtype.itemsize
         if self.device.type != "cuda":
-            return len(held) < len(self.xs)  # what a CPU trains on is read where it lies
-        if all(device == self.codes.device for device in held) and len(held) == len(self.xs):  # "cuda" is not "cuda:0"
+            return any(isinstance(x, np.ndarray) for x in on_disk) or (bool(on_disk) and size > WHOLE)
+        if not on_disk and all(r.x.device == self.codes.device for r in self.xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         # What PyTorch holds from earlier trainings and does not use is free as well.
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return sum(r.numel * r.dtype.itemsize for r in self.xs) > SHARE * free
+        return size > SHARE * free
 
     def _held(self) -> Tensor:
         """All data sets on the device, with shape `(S, N, *x_shape)`; each is put in its place before the next is
@@ -157,6 +181,12 @@ class Data:
             return self.x[which.unsqueeze(1), index]
         rows, there = index.cpu(), self.device.type == "cuda"
         x = torch.empty((*index.shape, *self.x_shape), dtype=self.dtype, pin_memory=there)
-        for m, s in enumerate(which.tolist()):
-            x[m] = self.xs[s].read(rows[m])
+        members = which.tolist()
+        for s in sorted(set(members)):
+            mine = [m for m, w in enumerate(members) if w == s]
+            # A file is asked once for the rows of all members: it may have to unpack much of itself each time.
+            together = not isinstance(self.xs[s].x, np.ndarray | Tensor)
+            for some in [mine] if together else [[m] for m in mine]:
+                found = as_before(self.xs[s].read(rows[some].flatten()), self.dtype)
+                x[some] = found.to(self.dtype).unflatten(0, (len(some), -1))
         return x.to(self.device, non_blocking=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["fit", "fit_many"]
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -258,7 +259,7 @@ def fit_many(
     constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
     try_out(nets[0], pairs, rows[0], constants)
     # The paper's protocols know their data; yours may meet an observation that is unlike them.
-    some = rows[0][: 1 << 14]
+    some = rows[0][: max(16, min(1 << 14, (1 << 25) // math.prod(x_shape)))]
     memories = [
         remember(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
         for theta, x in pairs

@@ -111,8 +111,9 @@ def _observations(x: Any) -> Any:
     """
     x = getattr(x, "lazy_x", x)
     x = x if _stays_where_it_is(x) else plain(x)
-    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
-        what = "complex: give real and imaginary parts as channels" if x.dtype.kind == "c" else f"of dtype {x.dtype}"
+    kind = getattr(getattr(x, "dtype", None), "kind", "f")  # of NumPy's and h5py's; torch's has none
+    if kind not in "biuf":
+        what = "complex: give real and imaginary parts as channels" if kind == "c" else f"of dtype {x.dtype}"
         raise TypeError(f"x should be an array of real numbers, and is {what}")
     if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
         return torch.from_numpy(np.ascontiguousarray(x))
@@ -131,7 +132,7 @@ def _stays_where_it_is(x: Any) -> bool:
     """Whether this is an array on disk, or of another library, whose rows are read when they are wanted."""
     if isinstance(x, np.memmap):
         return True
-    known = isinstance(x, np.ndarray | Tensor | list | tuple) or hasattr(x, "to_numpy")
+    known = isinstance(x, np.ndarray | Tensor | list | tuple) or hasattr(x, "to_numpy") or hasattr(x, "__dlpack__")
     return not known and all(hasattr(x, name) for name in ("shape", "__len__", "__getitem__"))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 __all__ = ["HISTORY", "NAMES", "Segment"]
 
 import time
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -71,6 +73,7 @@ class Segment:
         self.reads: Iterator[Tensor] = iter(())
         self.arrived = torch.empty(0)
         self._inboxes: dict[int, Tensor] = {}
+        self._sent: deque[torch.cuda.Event] = deque()
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._can_capture = device.type == "cuda" and prog.network.capturable(device)
 
@@ -103,6 +106,12 @@ class Segment:
             if pairs not in self._inboxes:
                 self._inboxes[pairs] = torch.empty_like(self.arrived)
             self.arrived = self._inboxes[pairs].copy_(self.arrived)
+            # A replay returns at once. The host waits here for the batch before last, or it would fill its memory.
+            sent = torch.cuda.Event()
+            sent.record()
+            self._sent.append(sent)
+            if len(self._sent) > 2:
+                self._sent.popleft().synchronize()
 
     def _take(self, index: Tensor) -> None:
         x = self.arrived if self.train.stream else self.train.x_batch(self.which_x, index)
@@ -141,7 +150,11 @@ class Segment:
             rows = torch.arange(lo, lo + self.batch, device=device) % n
             which_x = self.which_x[:1] if self.same_x else self.which_x
             which_code = self.which_code[:1] if self.same_code else self.which_code
-            x = self.validation.x_batch(which_x, rows.expand(len(which_x), -1))
+            if self.validation.stream:  # the host reads, and need not ask the device what
+                which_x, wanted = self.which_read[: len(which_x)], torch.arange(lo, lo + self.batch) % n
+            else:
+                wanted = rows
+            x = self.validation.x_batch(which_x, wanted.expand(len(which_x), -1))
             chunks.append(self.program.ratios(self.state.flat, self.validation_codes[which_code][:, :, rows], x))
         h = torch.cat(chunks, dim=2)[:, :, :n]
         if self.settings.validation == "whole":
@@ -158,7 +171,17 @@ class Segment:
             function()
             return
         if name not in self._graphs:
-            self._graphs[name] = self._capture(function)
+            try:
+                self._graphs[name] = self._capture(function)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                # A module of the user's own may do what no graph can hold: copy a constant to the device, say.
+                self._can_capture = False
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"a step cannot be captured as a CUDA graph and runs slower: {reason}", stacklevel=2)
+                function()
+                return
         self._graphs[name].replay()
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -174,10 +197,12 @@ class Segment:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        for buffer, value in zip(buffers, saved, strict=True):
-            buffer.copy_(value)
+        try:
+            with torch.cuda.graph(graph):
+                function()
+        finally:
+            for buffer, value in zip(buffers, saved, strict=True):
+                buffer.copy_(value)
         return graph
 
     def note(self, members: int) -> str:
