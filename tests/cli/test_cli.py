@@ -354,9 +354,14 @@ def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_pa
     expected = saved.sample((7,), x, seed=3).numpy()
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", x_o=x, other=x)
-    (tmp_path / "x.txt").write_text("# four fluxes\n" + " ".join(f"{v:.9g}" for v in x))
-    for file in ("x.npy", "x.npz", "x.txt"):
-        drawn = equipoise("sample", tmp_path / "m", tmp_path / file, "-n", 7, "--seed", 3).stdout
+    numbers = [f"{v:.9g}" for v in x]
+    (tmp_path / "x.txt").write_text("# four fluxes\n" + " ".join(numbers))
+    (tmp_path / "x.csv").write_text(",".join(numbers))
+    (tmp_path / "named.csv").write_text(",".join(names[3:]) + "\n" + ",".join(numbers))
+    (tmp_path / "row.csv").write_text(",".join(names) + "\n0,0,3," + ",".join(numbers))
+    for file in ("x.npy", "x.npz", "x.txt", "x.csv", "named.csv", "row.csv"):
+        key = ("--x-key", "flux_*") if file == "row.csv" else ()
+        drawn = equipoise("sample", tmp_path / "m", tmp_path / file, *key, "-n", 7, "--seed", 3).stdout
         assert drawn.splitlines()[0] == "theta_0,theta_1"
         np.testing.assert_allclose(np.loadtxt(io.StringIO(drawn), delimiter=",", skiprows=1), expected, rtol=1e-6)
     for file in ("d.csv", "d.npy"):
@@ -369,7 +374,9 @@ def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_pa
     for wrong, words in (
         ((tmp_path / "two.npy",), "the model reads one x of shape (4,)"),
         ((tmp_path / "nowhere.npy",), "there is no file"),
-        ((tmp_path / "pairs.csv",), "is not numbers"),
+        ((tmp_path / "pairs.csv",), "is called x or x_…"),
+        ((tmp_path / "pairs.csv", "--x-key", "flux_*"), "posterior.sample_batched"),
+        ((tmp_path / "row.csv", "--x-key", "flx_*"), "has no column 'flx_*'"),
         ((tmp_path / "x.npz", "--x-key", "y"), "has no key 'y'"),
         ((tmp_path / "x.npy", "-o", tmp_path / "d.txt"), "--out is a .csv or .npy file"),
         ((tmp_path / "x.npy", "-n", 0), "--number is at least 1"),

@@ -368,3 +368,16 @@ def test_a_flat_grid_is_shaded_whole():
 def test_importing_plots_does_not_import_torch():
     code = "import sys, equipoise.plots; sys.exit('torch' in sys.modules or 'dask' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_corners_leave_out_far_tails_and_never_the_truth():
+    rng = np.random.default_rng(0)
+    samples = rng.normal(size=(2000, 2))
+    samples[:3, 0] = 1e4
+    axes = plots.corner(samples, truth=[0.0, 9.0])
+    low, high = axes[1, 0].get_xlim()
+    assert low < -2.5 and 2.5 < high < 10
+    low, high = axes[1, 0].get_ylim()
+    assert low < -2.5 and high > 9
+    with pytest.raises(ValueError, match="NaN"):
+        plots.corner(np.full((50, 2), np.nan))

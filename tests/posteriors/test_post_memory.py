@@ -57,7 +57,12 @@ def test_ranges_are_the_channels_of_an_image_and_need_no_spread() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_far(memory, x[:1])
+        warn_if_far(memory, x[:1].float() * (1 + 1e-6))
         warn_if_far({}, 1e9 * x[:1].float())
+    changed = x[:1].clone()
+    changed[0, 1, 2, 3] = 8
+    with pytest.warns(UserWarning, match=r"x\[1, 2, 3\] is 8, and was between 7 and 7"):
+        warn_if_far(memory, changed)
     other = x[:1].clone()
     other[0, 1, 2, 3] = 20
     with pytest.warns(UserWarning, match=r"x\[1, 2, 3\] is 20, and was between 7 and 7"):

@@ -500,6 +500,9 @@ def test_damaged_and_newer_files_are_named(saved: tuple[Posterior, Path]) -> Non
     text.unlink()
     with pytest.raises(FileNotFoundError, match=r"model.json is missing"):
         eq.load(path)
+    for wrong, words in ((path / "typo", "it is not there"), (weights, "it is a file; give the folder")):
+        with pytest.raises(FileNotFoundError, match=words):
+            eq.load(wrong)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import h5py
@@ -14,9 +15,10 @@ import xarray as xr
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.networks import Flat
 from equipoise.simulations import columns, pairs
 from equipoise.training import PAPER, Member, Settings, data, fit_many
-from equipoise.training.inputs import split_rows
+from equipoise.training.inputs import split_rows, x_scaling
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 SHUFFLED = dataclasses.replace(PAPER, split="shuffled")
@@ -208,3 +210,46 @@ def test_few_pairs_for_validation_are_told(n: int, fraction: float, told: bool) 
         assert len(caught) == 1 and caught[0].filename == __file__
     else:
         quick(theta, x, **options)  # a warning would be an error
+
+
+# --- scales -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "place", "name"), [((3,), (1,), "x[:, 1]"), ((1, 8, 8), (0, 2, 3), "x")])
+@pytest.mark.parametrize("filled", [-9999.0, 1e30])
+def test_a_fill_value_that_sets_the_scale_is_told(
+    shape: tuple[int, ...], place: tuple[int, ...], name: str, filled: float
+) -> None:
+    theta, x = torch.rand(200, 1), torch.randn(200, *shape)
+    some = ([7, 80, 150], *place)  # one of them may be for validation
+    x[some] = filled
+    options = {"prior": eq.BoxUniform([0.0], [1.0]), "method": "npe", "members": 1, "epochs": 1, "hidden": (8,)}
+    with pytest.warns(UserWarning, match=re.escape(f"few values set the scale of {name}: one is {filled:g}")) as told:
+        eq.fit(theta, x, progress=False, **options)
+    assert told[0].filename == __file__
+    x[some] = 0.0
+    eq.fit(theta, x, progress=False, **options)  # warnings are errors
+
+
+@pytest.mark.parametrize("kind", ["log-normal", "counts", "sparse", "constant"])
+def test_skewed_sparse_and_constant_data_are_no_cause_for_alarm(kind: str) -> None:
+    torch.manual_seed(0)
+    draws = torch.randn(4000, 2)
+    x = {
+        "log-normal": (2 * draws).exp(),
+        "counts": torch.poisson(draws.exp()),
+        "sparse": torch.where(draws > 2.5, 1e6, 0.0),
+        "constant": torch.ones(4000, 2),
+    }[kind]
+    x_scaling(Flat((2,)), x, torch.arange(4000), True, 1.0)
+
+
+def test_mistakes_in_numbers_of_the_network_and_the_optimiser_are_named() -> None:
+    theta, x = PRIOR.sample((100,)), torch.randn(100, 3)
+    with pytest.raises(TypeError, match=r"hidden is the width of each layer, such as \(64, 64, 64\)"):
+        eq.fit(theta, x, prior=PRIOR, hidden=64)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="learning_rate is positive, got -1"):
+        eq.fit(theta, x, prior=PRIOR, learning_rate=-1)
+    with pytest.raises(ValueError, match="2 lower ends and 1 upper"):
+        eq.BoxUniform([0.0, 0.0], [1.0])
+    assert eq.BoxUniform([0.0, 0.0], 1.0).dim == 2

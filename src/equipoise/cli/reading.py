@@ -70,14 +70,31 @@ def read_pairs(
 
     if not is_table(data):
         return read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=x_shape, n=n)
-    columns = [None if key is None else [name.strip() for name in key.split(",")] for key in (theta_key, x_key)]
-    return read_simulations(data, x, theta_columns=columns[0], x_columns=columns[1], x_shape=x_shape, n=n)
+    theta_columns, x_columns = _columns(theta_key), _columns(x_key)
+    return read_simulations(data, x, theta_columns=theta_columns, x_columns=x_columns, x_shape=x_shape, n=n)
+
+
+def _columns(key: str | None) -> list[str] | None:
+    """The columns that a key names."""
+    return None if key is None else [name.strip() for name in key.split(",")]
+
+
+def _has_names(path: Path) -> bool:
+    """Whether the first line of a table is not numbers."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = next((line for line in file if line.strip() and not line.startswith("#")), "")
+    try:
+        return not [float(word) for word in first.replace(",", " ").split()]
+    except ValueError:
+        return True
 
 
 def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
     """One observation from a file, with the shape that a model reads."""
     import h5py
     import numpy as np
+
+    from equipoise.simulations.readers import is_table, read_observed
 
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -93,6 +110,8 @@ def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.
             x = np.asarray(file[chosen])
     elif kind == ".npy":
         x = np.load(path)
+    elif is_table(path) and (key is not None or kind != ".csv" or _has_names(path)):
+        x = read_observed(path, _columns(key), math.prod(shape))
     else:
         lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
         try:
@@ -100,5 +119,9 @@ def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.
         except ValueError as error:
             raise ValueError(f"{path} is not numbers: {error}") from error
     if x.size != math.prod(shape):
-        raise ValueError(f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}")
+        many = x.ndim > 0 and x.size == len(x) * math.prod(shape)
+        hint = "; for several, posterior.sample_batched in Python" if many else ""
+        raise ValueError(
+            f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}{hint}"
+        )
     return x.reshape(shape)

@@ -115,6 +115,16 @@ def posterior_2d(
     return ax
 
 
+def _limits(values: NDArray[Any], truth: float | None) -> tuple[float, float]:
+    """The range of samples, but for tails that would press the rest together, and the truth in any case."""
+    low, high = np.quantile(values, [0.005, 0.995])
+    room = 0.25 * (high - low)
+    low, high = max(values.min(), low - room), min(values.max(), high + room)
+    if truth is not None:
+        low, high = min(low, truth - 0.05 * (high - low)), max(high, truth + 0.05 * (high - low))
+    return float(low), float(high)
+
+
 def corner(
     samples: ArrayLike,
     *,
@@ -130,7 +140,7 @@ def corner(
         samples: with shape `(n, D)`.
         truth: the true parameters.
         names: of the parameters.
-        limits: of each parameter, such as the prior's; None for the range of the samples.
+        limits: of each parameter, such as the prior's; None for the range of the samples, far tails left out.
         levels: of the contours.
         colour: of density and contours.
 
@@ -144,7 +154,9 @@ def corner(
     for what, given in (("truth", truth), ("names", names), ("limits", limits)):
         one_each(what, given, dim, "parameter")
     names = names or [f"θ$_{{{j + 1}}}$" for j in range(dim)]
-    limits = limits or [(samples[:, j].min(), samples[:, j].max()) for j in range(dim)]
+    if not np.isfinite(samples).all():
+        raise ValueError("samples have NaN or infinite values")
+    limits = limits or [_limits(samples[:, j], None if truth is None else truth[j]) for j in range(dim)]
     size = 1.5 * dim + 0.6
     _, axes = plt.subplots(dim, dim, figsize=(size, size), squeeze=False, layout="constrained")
     for i in range(dim):

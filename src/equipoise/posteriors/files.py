@@ -99,6 +99,9 @@ def load(
     place = as_device(device)
     folder = Path(path)
     target, weights = _files(folder)
+    if not folder.is_dir():
+        what = "a file; give the folder that posterior.save has written" if folder.exists() else "not there"
+        raise FileNotFoundError(f"there is no saved posterior at {folder}: it is {what}")
     for file in (target, weights):
         if not file.exists():
             raise FileNotFoundError(f"{folder} holds no saved posterior: {file.name} is missing")

@@ -48,8 +48,8 @@ def warn_if_far(memory: dict[str, Any] | None, x: Tensor) -> None:
         return
     x = x[:LOOK].to(torch.get_default_dtype())
     low, high = (torch.tensor(memory[n], dtype=x.dtype, device=x.device).view(memory["shape"]) for n in ("low", "high"))
-    # What never varied in training is compared in units of its own size.
-    unit = torch.where(high > low, high - low, high.abs()).clamp(min=torch.finfo(x.dtype).tiny)
+    # What never varied in training may differ by rounding.
+    unit = torch.where(high > low, high - low, 1e-3 * high.abs()).clamp(min=torch.finfo(x.dtype).tiny)
     outside = torch.maximum(low - x, x - high) / unit
     worst, place = outside.flatten(1).max(1)
     far = worst > FAR

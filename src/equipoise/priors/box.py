@@ -38,6 +38,10 @@ class BoxUniform(Prior):
     def __init__(self, low: Any, high: Any) -> None:
         given = low, high
         low, high = as_vector(low, "low"), as_vector(high, "high")
+        if len(low) != len(high) and all(torch.as_tensor(end).ndim for end in given):
+            raise ValueError(
+                f"BoxUniform has {len(low)} lower ends and {len(high)} upper ones: give one of each a parameter"
+            )
         low, high = torch.broadcast_tensors(low, high.to(low.device))
         if not (low.isfinite().all() and high.isfinite().all() and (low < high).all()):
             refuse_what_single_precision_loses("BoxUniform", *given)

@@ -6,7 +6,7 @@ The others are read whole.
 
 from __future__ import annotations
 
-__all__ = ["is_table", "read_simulations"]
+__all__ = ["is_table", "read_observed", "read_simulations"]
 
 import fnmatch
 import functools
@@ -251,6 +251,26 @@ def _array_column(array: np.ndarray, path: Path) -> Column:
 def _table(
     path: Path, theta_columns: Sequence[str] | None, x_columns: Sequence[str] | None
 ) -> tuple[np.ndarray, Column]:
+    frame = _frame(path)
+    names = list(frame.columns)
+    theta_columns = _columns(path, names, theta_columns, "theta")
+    x_columns = _columns(path, names, x_columns, "x")
+    if both := set(theta_columns) & set(x_columns):
+        raise ValueError(f"{', '.join(sorted(both))} of {path} cannot be both parameters and data")
+    return _numeric(path, frame, theta_columns), _array_column(_numeric(path, frame, x_columns), path)
+
+
+def read_observed(path: Path, x_columns: Sequence[str] | None, width: int) -> np.ndarray:
+    """Rows of x in a table, which may have no other columns; with shape `(N, width)` if that is how many there are."""
+    frame = _frame(path)
+    names = list(frame.columns)
+    if x_columns is None and len(names) == width:
+        x_columns = names
+    return _numeric(path, frame, _columns(path, names, x_columns, "x"))
+
+
+def _frame(path: Path) -> Any:
+    """A table, its columns named by strings."""
     try:
         import pandas
     except ImportError as error:
@@ -261,18 +281,16 @@ def _table(
         raise ValueError(f"{path} is empty") from error
     except (pandas.errors.ParserError, UnicodeDecodeError, OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
-    names = [str(c) for c in frame.columns]
-    frame.columns = names
-    theta_columns = _columns(path, names, theta_columns, "theta")
-    x_columns = _columns(path, names, x_columns, "x")
-    if both := set(theta_columns) & set(x_columns):
-        raise ValueError(f"{', '.join(sorted(both))} of {path} cannot be both parameters and data")
-    for name in (*theta_columns, *x_columns):
+    frame.columns = [str(c) for c in frame.columns]
+    return frame
+
+
+def _numeric(path: Path, frame: Any, columns: Sequence[str]) -> np.ndarray:
+    for name in columns:
         if frame[name].dtype.kind not in "fiub":
             example = next(iter(frame[name].dropna()), None)
             raise ValueError(f"column {name!r} of {path} is not numbers (it has {example!r})")
-    theta, x = (frame[list(c)].to_numpy(np.float64) for c in (theta_columns, x_columns))
-    return theta, _array_column(x, path)
+    return np.asarray(frame[list(columns)].to_numpy(np.float64))
 
 
 def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: str) -> list[str]:

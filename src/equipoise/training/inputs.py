@@ -53,6 +53,10 @@ class Pairs(NamedTuple):
     x: Any
 
 
+#: How many times as large as that of most values a deviation is that few values set.
+SET_BY_FEW = 30.0
+
+
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     """θ as a float tensor with shape `(N, D)` and x as it is to be held, or an error that says what is wrong."""
     theta = _tensor(theta, "theta")
@@ -314,6 +318,38 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
     return mean.cpu().to(dtype), torch.where(std > 0, std, 1.0).cpu().to(dtype)
 
 
+def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
+    """Say so where a few values, such as a -9999 for what is missing, set the scale of all others.
+
+    Standardised by a deviation that is theirs, the rest of x is next to constant. A normal x has a deviation of
+    (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
+
+    Arguments:
+        x: with shape `(N, *x_shape)`.
+        std: its deviation, with the embedding's shape.
+    """
+    rows = x[: max(64, (1 << 20) // max(1, x[0].numel()))].double().cpu().numpy()
+    axes = (0, *(a + 1 for a, size in enumerate(std.shape) if size == 1))
+    low, high = np.quantile(rows, [0.05, 0.95], axis=axes, keepdims=True)
+    ratio = np.where(high > low, std.double().cpu().numpy() / np.where(high > low, (high - low) / 3.29, 1.0), 0.0)
+    if not (ratio > SET_BY_FEW).any():
+        return
+    where = np.unravel_index(int(ratio.argmax()), ratio.shape)
+    group = tuple(slice(None) if a in axes else int(i) for a, i in enumerate(where))
+    values = x[group].double().cpu().flatten(1) if x[group].ndim > 1 else x[group].double().cpu().unsqueeze(1)
+    far = (values - (low[where] + high[where]) / 2).abs()
+    row, column = divmod(int(far.argmax()), far.shape[1])
+    place = ", ".join(":" if isinstance(g, slice) else str(g) for g in group)
+    name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
+    warnings.warn(
+        f"few values set the scale of {name}: one is {float(values[row, column]):g}, where nine in ten lie between "
+        f"{float(low[where]):g} and {float(high[where]):g}, and the others will look constant to the network. If it "
+        "stands for what is missing, leave those pairs out or replace it; if it is real, train on a logarithm or "
+        "arcsinh of x",
+        stacklevel=6,
+    )
+
+
 def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
     """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
 
@@ -327,6 +363,7 @@ def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale:
         if not isinstance(x, Tensor):  # which has not been looked at: there may be more of it than one cares to read
             _refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
         mean, std = body.statistics(some)
+        _warn_about_few_values(some, std)
     else:
         mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
     dtype = torch.get_default_dtype()

@@ -40,6 +40,8 @@ def network_of(
     """
     if own is not None:
         return UserNetwork(own, prior, body.x_shape)
+    if isinstance(hidden, int):
+        raise TypeError(f"hidden is the width of each layer, such as ({hidden}, {hidden}, {hidden}), got {hidden}")
     widths: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
     method = member.method
     if method.network == "classifier":

@@ -71,6 +71,8 @@ class Settings:
         }.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is positive, got {self.learning_rate}")
         if not 0 < self.min_learning_rate <= self.learning_rate:
             raise ValueError(
                 f"need 0 < min_learning_rate ≤ learning_rate, got {self.min_learning_rate} and {self.learning_rate}"
