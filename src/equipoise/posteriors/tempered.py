@@ -8,11 +8,17 @@ small, the posterior is too narrow for prior draws, and the particles of the sam
 as far as keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
 systematically, and moves the particles by random-walk Metropolis steps with their own covariance, scaled by
 \(2.38/\sqrt{D}\) and tuned towards an acceptance of 0.25. The product of the stages' mean weights estimates Z(x). At
-β = 1 the moves go on until the particles' effective sample size is at least half their number.
+β = 1 the moves go on until the particles' effective sample size is at least half their number. Every second of them is
+then a leap: a proposal z' from q = N(μ, 1.44 Σ), with the particles' mean and covariance after resampling, accepted
+with \(\min\{1, π(z') q(z) / π(z) q(z')\}\). Where the posterior is about Gaussian a leap forgets at once what a walk
+takes tens of steps to; elsewhere half of the moves are lost.
 
 **Its effective sample size.** Particles that descend from one ancestor start as copies and become independent as
 they move. With \(n_a\) descendants of ancestor a among N particles, \(N_{anc} = N^2/\sum n_a^2\), and with ρ the
 correlation of particles before and after all the moves since resampling, \(N_{eff} = N / (1 + ρ (N/N_{anc} - 1))\).
+A correlation is seen up to \(1/\sqrt N\), which is not little beside \(N_{anc}/N\). But that of a reversible chain is
+at least the square of what it was after half of the moves, and seldom much more. So ρ is this square, or what was seen
+at the end less three standard errors, whichever is larger.
 
 The coordinates are z with z ~ N(0, I) under the prior where the prior has that map, and θ itself otherwise. The same
 random numbers serve every member and observation, so that what comes out for one x does not depend on what else was
@@ -37,6 +43,11 @@ from equipoise.randomness import isolated
 #: Quasi-random prior draws behind a normaliser.
 POINTS = 1 << 13
 MAX_STAGES, MAX_MOVES = 60, 200
+#: How many times as wide as the particles a leap's proposal is.
+LEAP = 1.2
+#: After how many moves at β = 1 the effective sample size is looked at; each but the first is twice the one before, or
+#: nearly.
+LOOKS = (5, 10, 20, 40, 80, 160, MAX_MOVES)
 #: Moves of a stage, but for the last.
 MOVES = 8
 
@@ -144,28 +155,36 @@ def tempered_sample(
         log_prior, h, ancestors = (t.gather(1, picks) for t in (log_prior, h, ancestors))
         before = z.clone()
         last = bool((beta >= 1).all())
-        factor = _cholesky(z)
+        factor, centre = _cholesky(z), z.mean(1, keepdim=True)
+        half = z
         for move in range(MAX_MOVES if last else MOVES):
+            leap = (beta >= 1) & (move % 2 == 1)  # whatever the others do
             noise = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
             toss = torch.rand(n, generator=generator, device=like.device, dtype=like.dtype).log()
-            jump = torch.einsum("mbij,nj->mnbi", factor, noise) * scale[:, None, :, None]
-            other = z + jump
+            jump = torch.einsum("mbij,nj->mnbi", factor, noise)
+            walk = z + jump * scale[:, None, :, None]
+            other = torch.where(leap[:, None, :, None], centre + LEAP * jump, walk) if move % 2 else walk
             other_prior, other_h = density(other)
             gain = other_prior - log_prior + beta.unsqueeze(1) * (other_h - h)
+            if move % 2:
+                back = torch.linalg.solve_triangular(factor, (z - centre).permute(0, 2, 3, 1), upper=False)
+                turn = 0.5 * (noise.square().sum(-1)[None, :, None] - back.square().sum(2).mT / LEAP**2)
+                gain = gain + torch.where(leap.unsqueeze(1), turn, 0.0)
             accept = toss[None, :, None] < gain
             z = torch.where(accept.unsqueeze(-1), other, z)
             log_prior = torch.where(accept, other_prior, log_prior)
             h = torch.where(accept, other_h, h)
             rate = accept.to(like.dtype).mean(1)
-            scale = scale * (rate - 0.25).exp().clamp(0.5, 2.0)
+            scale = torch.where(leap, scale, scale * (rate - 0.25).exp().clamp(0.5, 2.0))
             if move == MOVES - 1:
                 first = torch.where(arrived[:, None, :, None], first, z)
-            if last and move >= 9 and move % 5 == 4:
-                ess = _effective(ancestors, before, z)
+            if last and move + 1 in LOOKS:
+                ess = _effective(ancestors, before, half, z)
+                half = z
                 if bool((ess >= n / 2).all()):
                     break
-    if stages:
-        ess = _effective(ancestors, before, z)
+    if stages and not last:
+        ess = _effective(ancestors, before, z, z)
     return Tempered(prior.from_normal(z) if mapped else z, log_z, ess, stages, first, beta >= 1)
 
 
@@ -208,13 +227,25 @@ def _cholesky(z: Tensor) -> Tensor:
     return torch.linalg.cholesky(covariance + (1e-4 * size + 1e-12) * eye)
 
 
-def _effective(ancestors: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """The effective sample size of moved particles, with shape `(M, B)` (see the module)."""
+def _effective(ancestors: Tensor, before: Tensor, half: Tensor, after: Tensor) -> Tensor:
+    """The effective sample size of moved particles, with shape `(M, B)` (see the module).
+
+    Arguments:
+        ancestors: the particles' numbers at the prior, with shape `(M, N, B)`.
+        before: z before the moves, with shape `(M, N, B, D)`.
+        half: after half of them.
+        after: after all of them.
+    """
     n = ancestors.shape[1]
     counts = torch.zeros_like(ancestors, dtype=after.dtype).scatter_add(1, ancestors, torch.ones_like(after[..., 0]))
     lineages = n**2 / counts.square().sum(1)
     a = before - before.mean(1, keepdim=True)
-    b = after - after.mean(1, keepdim=True)
-    correlation = (a * b).mean(1) / (a.square().mean(1).sqrt() * b.square().mean(1).sqrt() + 1e-30)
-    rho = correlation.amax(-1).clamp(0, 1)
+
+    def correlation(z: Tensor) -> Tensor:
+        b = z - z.mean(1, keepdim=True)
+        return (a * b).mean(1) / (a.square().mean(1).sqrt() * b.square().mean(1).sqrt() + 1e-30)
+
+    # The largest of D correlations: what chance alone makes of it is taken off.
+    foreseen, seen = correlation(half).square() - 3 / n, correlation(after) - 3 / math.sqrt(n)
+    rho = torch.maximum(foreseen, seen).amax(-1).clamp(0, 1)
     return n / (1 + rho * (n / lineages - 1))
