@@ -64,3 +64,15 @@ def test_the_effective_sample_size_that_is_told_is_the_one_that_there_is(ratio: 
         assert abs(float(share.mean()) - 0.7) < 4 * float(share.std()) / len(runs) ** 0.5
     else:
         assert abs(float(mean[0])) < 4 * float(error[0])
+
+
+def test_effective_draws_of_members_add_up_and_those_of_observations_do_not() -> None:
+    torch.manual_seed(0)
+    prior = eq.GaussianPrior(torch.zeros(3), torch.eye(3))
+    theta = prior.sample((300,))
+    few = {"method": "nre", "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    p = eq.fit(theta, theta + torch.randn(300, 3), prior=prior, members=4, **few)
+    p.sample((2000,), x=theta[0])
+    assert 1000 <= p.sampler["ess"] <= 2000.5
+    p.sample_batched((2000,), theta[:3])
+    assert 1000 <= p.sampler["ess"] <= 2000.5

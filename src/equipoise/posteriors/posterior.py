@@ -301,10 +301,15 @@ class Posterior:
                     part = flows.draw(self._flow(), one.stack, len(mine), piece, generator)
                 else:
                     part, report = classifiers.draw(self.network, one.stack, len(mine), piece, generator, seed + m)
-                    reports.append(report)
+                    reports.append((m, report))
                 draws[mine.unsqueeze(1), torch.arange(lo, lo + len(piece), device=self.device)] = part
         if reports:
-            self.sampler = {k: min(r[k] for r in reports) if k != "sampler" else reports[0][k] for k in reports[0]}
+            self.sampler = {k: min(r[k] for _, r in reports) for k in reports[0][1]}
+            if "ess" in self.sampler:  # members are sampled apart: their effective numbers of draws add up
+                worst: dict[int, float] = {}
+                for m, report in reports:
+                    worst[m] = min(worst.get(m, math.inf), report["ess"])
+                self.sampler["ess"] = sum(worst.values())
         return draws
 
     def _flow(self) -> SplineFlow:
