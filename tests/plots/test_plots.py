@@ -381,3 +381,19 @@ def test_corners_leave_out_far_tails_and_never_the_truth():
     assert low < -2.5 and high > 9
     with pytest.raises(ValueError, match="NaN"):
         plots.corner(np.full((50, 2), np.nan))
+
+
+def test_a_legend_above_leaves_room_for_curves_and_titles(diagnosed: xr.Dataset):
+    bent = diagnosed.copy()
+    bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])
+    for name, shift in (("coverage", 0.0), ("coverage_low", -0.3), ("coverage_high", 0.3)):
+        bent[name] = (diagnosed[name] * 0 + LEVEL + shift).clip(0, 1)  # curves everywhere
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
+    axes[2].set_title("a title")
+    for ax in (*axes, *axes):  # twice, which makes six entries
+        plots.coverage(bent, ["0", "1", "mixture"], ax=ax)
+    figure.draw_without_rendering()
+    for ax in axes:
+        assert ax.get_position().width > 0.15 and ax.get_position().height > 0.4
+    title, box = axes[2].title.get_window_extent(), axes[2].get_legend().get_window_extent()
+    assert not title.overlaps(box)
