@@ -22,8 +22,6 @@ WIDER: dict[tuple[str, int], type] = {
     ("u", 8): np.float64,
     ("f", np.dtype(np.longdouble).itemsize): np.float64,
 }
-
-
 #: What arrays on a GPU, torch's tensors and tables are known by.
 KNOWN = ("__cuda_array_interface__", "detach", "to_numpy")
 #: Bytes that may be copied for comfort.

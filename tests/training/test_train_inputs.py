@@ -18,7 +18,8 @@ import equipoise as eq
 from equipoise.networks import Flat
 from equipoise.simulations import columns, pairs
 from equipoise.training import PAPER, Member, Settings, data, fit_many
-from equipoise.training.inputs import split_rows, x_scaling
+from equipoise.training.inputs import split_rows
+from equipoise.training.scaling import x_scaling
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 SHUFFLED = dataclasses.replace(PAPER, split="shuffled")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["fit", "fit_many"]
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,13 +29,12 @@ from .inputs import (
     batch_for,
     check_pairs,
     split_rows,
-    theta_scaling,
     warn_about_few,
-    x_scaling,
 )
 from .loop import OnEpoch, Trained
 from .members import Member, network_of
 from .outcome import posterior_of, report_divergence, report_idleness
+from .scaling import affordable, theta_scaling, x_scaling
 from .settings import PAPER, Settings
 from .stacking import grouped, train_members
 from .trial import try_out
@@ -259,7 +257,7 @@ def fit_many(
     constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
     try_out(nets[0], pairs, rows[0], constants)
     # The paper's protocols know their data; yours may meet an observation that is unlike them.
-    some = rows[0][: max(16, min(1 << 14, (1 << 25) // math.prod(x_shape)))]
+    some = rows[0][: affordable(1 << 14, x_shape)]
     memories = [
         remember(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
         for theta, x in pairs

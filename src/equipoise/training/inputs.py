@@ -8,13 +8,11 @@ __all__ = [
     "as_embedding",
     "batch_for",
     "check_pairs",
+    "refuse_invalid",
     "split_rows",
-    "theta_scaling",
     "warn_about_few",
-    "x_scaling",
 ]
 
-import math
 import sys
 import warnings
 from typing import Any, NamedTuple
@@ -26,10 +24,9 @@ from torch import Tensor, nn
 from equipoise.arrays import TOO_LARGE, plain
 from equipoise.devices import as_device
 from equipoise.networks import Embedding, Module, choose_embedding
-from equipoise.priors import BoxUniform, Prior
-from equipoise.randomness import generator, isolated
+from equipoise.priors import Prior
+from equipoise.randomness import generator
 
-from .data import take
 from .settings import Settings
 
 #: How many numbers are looked at for what rounding does to them.
@@ -51,10 +48,6 @@ class Pairs(NamedTuple):
     theta: Tensor
     #: A tensor with shape `(N, *x_shape)`, or what reads rows of such an array by index.
     x: Any
-
-
-#: How many times as large as that of most values a deviation is that few values set.
-SET_BY_FEW = 30.0
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
@@ -85,9 +78,9 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
             x = x.to(torch.uint8)
         elif x.is_floating_point() and x.dtype != torch.float16:
             x = x.to(dtype)
-        _refuse_invalid(x, "x", given)
+        refuse_invalid(x, "x", given)
         _warn_about_rounding(given, dtype)
-    _refuse_invalid(theta, "theta")
+    refuse_invalid(theta, "theta")
     inside = prior.contains(theta.to(prior.device)).cpu()
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0])
@@ -140,7 +133,7 @@ def _stays_where_it_is(x: Any) -> bool:
     return not known and all(hasattr(x, name) for name in ("shape", "__len__", "__getitem__"))
 
 
-def _refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows: Tensor | None = None) -> None:
+def refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows: Tensor | None = None) -> None:
     """An error where values are not finite.
 
     Arguments:
@@ -299,72 +292,3 @@ def split_rows(n: int, fraction: float, settings: Settings, least: int, seed: in
         )
     rows = torch.arange(n) if settings.split == "prefix" else torch.randperm(n, generator=generator(seed, "split"))
     return rows[:train].sort().values, rows[train : train + validation].sort().values
-
-
-def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
-    """What standardises θ, from the prior alone: mean and deviation, each with shape `(D,)`."""
-    if not standardize:
-        return torch.zeros(prior.dim), torch.ones(prior.dim)
-    if isinstance(prior, BoxUniform):
-        mean, std = prior.mean, (prior.high - prior.low) / math.sqrt(12)  # a square may overflow
-    else:
-        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to
-        # 0.841.
-        with isolated(20230421):
-            draws = prior.sample((8192,)).cpu().double()
-        low, mean, high = draws.quantile(torch.tensor([0.15866, 0.5, 0.84134], dtype=torch.float64), dim=0)
-        std = (high - low) / 2
-    dtype = torch.get_default_dtype()
-    return mean.cpu().to(dtype), torch.where(std > 0, std, 1.0).cpu().to(dtype)
-
-
-def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
-    """Say so where a few values, such as a -9999 for what is missing, set the scale of all others.
-
-    Standardised by a deviation that is theirs, the rest of x is next to constant. A normal x has a deviation of
-    (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
-
-    Arguments:
-        x: with shape `(N, *x_shape)`.
-        std: its deviation, with the embedding's shape.
-    """
-    rows = x[: max(64, (1 << 20) // max(1, x[0].numel()))].double().cpu().numpy()
-    axes = (0, *(a + 1 for a, size in enumerate(std.shape) if size == 1))
-    low, high = np.quantile(rows, [0.05, 0.95], axis=axes, keepdims=True)
-    ratio = np.where(high > low, std.double().cpu().numpy() / np.where(high > low, (high - low) / 3.29, 1.0), 0.0)
-    if not (ratio > SET_BY_FEW).any():
-        return
-    where = np.unravel_index(int(ratio.argmax()), ratio.shape)
-    group = tuple(slice(None) if a in axes else int(i) for a, i in enumerate(where))
-    values = x[group].double().cpu().flatten(1) if x[group].ndim > 1 else x[group].double().cpu().unsqueeze(1)
-    far = (values - (low[where] + high[where]) / 2).abs()
-    row, column = divmod(int(far.argmax()), far.shape[1])
-    place = ", ".join(":" if isinstance(g, slice) else str(g) for g in group)
-    name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
-    warnings.warn(
-        f"few values set the scale of {name}: one is {float(values[row, column]):g}, where nine in ten lie between "
-        f"{float(low[where]):g} and {float(high[where]):g}, and the others will look constant to the network. If it "
-        "stands for what is missing, leave those pairs out or replace it; if it is real, train on a logarithm or "
-        "arcsinh of x",
-        stacklevel=6,
-    )
-
-
-def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
-    """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
-
-    Of x that is read from a file, at most 2²⁵ numbers.
-
-    Without standardisation they are 0 and `x_scale`.
-    """
-    if standardize:
-        most = 1 << 16 if isinstance(x, Tensor) else min(1 << 16, max(16, (1 << 25) // math.prod(x.shape[1:])))
-        some = torch.as_tensor(take(x, rows[:most]))
-        if not isinstance(x, Tensor):  # which has not been looked at: there may be more of it than one cares to read
-            _refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
-        mean, std = body.statistics(some)
-        _warn_about_few_values(some, std)
-    else:
-        mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
-    dtype = torch.get_default_dtype()
-    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is

@@ -92,7 +92,7 @@ class Segment:
         if self.rest:
             self._receive()
             self._run("rest", self._rest_step)
-        self._run("end", self._end_epoch, self._can_capture and not self.validation.stream)
+        self._run("end", self._end_epoch, capture=not self.validation.stream)
         now = time.monotonic()
         self.times[epoch], self.clock = now - self.clock, now
 
@@ -165,9 +165,9 @@ class Segment:
 
     # --- running and recording -------------------------------------------------------------------------------------
 
-    def _run(self, name: str, function: Callable[[], None], captured: bool | None = None) -> None:
+    def _run(self, name: str, function: Callable[[], None], capture: bool = True) -> None:
         """Run a part of the epoch: replayed from a captured graph on a GPU, called elsewhere."""
-        if not (self._can_capture if captured is None else captured):
+        if not (capture and self._can_capture):
             function()
             return
         if name not in self._graphs:

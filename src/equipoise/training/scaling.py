@@ -1,0 +1,98 @@
+"""What standardises θ and x, and what would spoil it."""
+
+from __future__ import annotations
+
+__all__ = ["affordable", "theta_scaling", "x_scaling"]
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.networks import Embedding
+from equipoise.priors import BoxUniform, Prior
+from equipoise.randomness import isolated
+
+from .data import take
+from .inputs import refuse_invalid
+
+#: How many times as large as that of most values a deviation is that few values set.
+SET_BY_FEW = 30.0
+
+
+def affordable(most: int, x_shape: Sequence[int]) -> int:
+    """How many rows of x to look at: `most`, or as many as hold 2²⁵ numbers, and 16 in any case."""
+    return max(16, min(most, (1 << 25) // math.prod(x_shape)))
+
+
+def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
+    """What standardises θ, from the prior alone: mean and deviation, each with shape `(D,)`."""
+    if not standardize:
+        return torch.zeros(prior.dim), torch.ones(prior.dim)
+    if isinstance(prior, BoxUniform):
+        mean, std = prior.mean, (prior.high - prior.low) / math.sqrt(12)  # a square may overflow
+    else:
+        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to
+        # 0.841.
+        with isolated(20230421):
+            draws = prior.sample((8192,)).cpu().double()
+        low, mean, high = draws.quantile(torch.tensor([0.15866, 0.5, 0.84134], dtype=torch.float64), dim=0)
+        std = (high - low) / 2
+    dtype = torch.get_default_dtype()
+    return mean.cpu().to(dtype), torch.where(std > 0, std, 1.0).cpu().to(dtype)
+
+
+def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
+    """Say so where a few values, such as a -9999 for what is missing, set the scale of all others.
+
+    Standardised by a deviation that is theirs, the rest of x is next to constant. A normal x has a deviation of
+    (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
+
+    Arguments:
+        x: with shape `(N, *x_shape)`.
+        std: its deviation, with the embedding's shape.
+    """
+    rows = x[: max(64, (1 << 20) // max(1, x[0].numel()))].double().cpu().numpy()
+    axes = (0, *(a + 1 for a, size in enumerate(std.shape) if size == 1))
+    low, high = np.quantile(rows, [0.05, 0.95], axis=axes, keepdims=True)
+    ratio = np.where(high > low, std.double().cpu().numpy() / np.where(high > low, (high - low) / 3.29, 1.0), 0.0)
+    if not (ratio > SET_BY_FEW).any():
+        return
+    where = np.unravel_index(int(ratio.argmax()), ratio.shape)
+    group = tuple(slice(None) if a in axes else int(i) for a, i in enumerate(where))
+    values = x[group].double().cpu().flatten(1) if x[group].ndim > 1 else x[group].double().cpu().unsqueeze(1)
+    far = (values - (low[where] + high[where]) / 2).abs()
+    row, column = divmod(int(far.argmax()), far.shape[1])
+    place = ", ".join(":" if isinstance(g, slice) else str(g) for g in group)
+    name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
+    warnings.warn(
+        f"few values set the scale of {name}: one is {float(values[row, column]):g}, where nine in ten lie between "
+        f"{float(low[where]):g} and {float(high[where]):g}, and the others will look constant to the network. If it "
+        "stands for what is missing, leave those pairs out or replace it; if it is real, train on a logarithm or "
+        "arcsinh of x",
+        stacklevel=6,
+    )
+
+
+def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
+    """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
+
+    Of x that is read from a file, at most 2²⁵ numbers.
+
+    Without standardisation they are 0 and `x_scale`.
+    """
+    if standardize:
+        most = 1 << 16 if isinstance(x, Tensor) else affordable(1 << 16, x.shape[1:])
+        some = torch.as_tensor(take(x, rows[:most]))
+        if not isinstance(x, Tensor):  # which has not been looked at: there may be more of it than one cares to read
+            refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
+        mean, std = body.statistics(some)
+        _warn_about_few_values(some, std)
+    else:
+        mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
+    dtype = torch.get_default_dtype()
+    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is
