@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from experiments_tiny import TINY, write_toml
 
+import equipoise as eq
 from equipoise.cli.launch import choose_grid
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import method_of, parse_entry
@@ -126,7 +127,9 @@ def test_the_papers_grids():
     # Both are judged with our ranks; the protocol's own way is one cell of artefact.toml.
     assert {r.recipe for r in rules.values()} == {"equipoise"} and PROTOCOLS["released"].recipe == "released"
     assert load_grid(TINY | {"pairs": None}).rules("flow").pairs == 1000
-    shapes = {g.protocol: {t.name: g.task(t).x_shape for t in g.tasks} for g in (paper, released)}
+    shapes = {
+        g.protocol: {t.name: eq.task(t.name, **g.task_options(t)).x_shape for t in g.tasks} for g in (paper, released)
+    }
     assert shapes["paper"]["lotka_volterra"] == (2001, 2) and shapes["released"]["lotka_volterra"] == (1001, 2)
     assert paper.sizes("lotka_volterra").x_scale == 100 and released.sizes("two_moons").flow == (256,) * 6
     # One stack for each task, budget and network: everything that can be trained together is.

@@ -294,7 +294,7 @@ def test_other_tasks_go_through_the_pipeline(task, tmp_path):
     assert state.complete, state.failures
     ds = collect(Folder(tmp_path))
     assert np.isfinite(ds["coverage"]).all()
-    exact = grid.task(grid.tasks[0]).has_exact_posterior
+    exact = eq.task(grid.tasks[0].name, **grid.task_options(grid.tasks[0])).has_exact_posterior
     assert np.isfinite(ds["information_kept"]).all() == exact
     # Compact simulations are kept; real-valued ones are made again from their seed.
     kept = (

@@ -92,7 +92,7 @@ def test_what_is_no_task_is_told(name, options, error, words, folder) -> None:
 
 def test_a_grid_refuses_what_is_no_task_before_anything_runs(folder) -> None:
     with pytest.raises(GridError, match=r"tasks: mine\.py:nothing has no prior"):
-        load_grid({"tasks": ["mine.py:nothing"], "methods": ["npe"], "budgets": [128]})
+        load_grid({"tasks": ["mine.py:nothing"], "methods": ["npe"], "budgets": [128]}, import_tasks=True)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_grid_runs_them_and_knows_their_source(folder) -> None:
         "hidden": [8],
         "training": {"epochs": 2, "batch_size": 32},
     }
-    assert run_grid(load_grid(config), folder / "out", device="cpu").complete
+    assert run_grid(load_grid(config, import_tasks=True), folder / "out", device="cpu").complete
     ds = xr.open_dataset(write_results(Folder(folder / "out")))
     assert list(ds.task.values) == ["mine.py:Gauss", "mine.py:Gauss[s=0.1]", "mine.py:seeded"]
     assert np.isfinite(ds.coverage_auc.values).all()
@@ -119,6 +119,6 @@ def test_a_grid_runs_them_and_knows_their_source(folder) -> None:
     np.testing.assert_allclose(ds.prior_log_prob.values[:2], prior[:2], rtol=1e-5)
     assert ds.prior_log_prob.values[2] == pytest.approx(prior[2], abs=0.8)
     assert np.isfinite(ds.gallery_density.sel({"task": "mine.py:Gauss"}).values).all()
-    before = {s.identity for s in stacks_of(load_grid(config))}
+    before = {s.identity for s in stacks_of(load_grid(config, import_tasks=True))}
     (folder / "mine.py").write_text(FILE.replace("s=0.5", "s=0.4"))
-    assert before.isdisjoint(s.identity for s in stacks_of(load_grid(config)))
+    assert before.isdisjoint(s.identity for s in stacks_of(load_grid(config, import_tasks=True)))

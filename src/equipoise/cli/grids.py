@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["figures", "merge", "report", "run", "status"]
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,9 +108,14 @@ def run(
             "seed": seed,
             "stack": stack,
         }
-        chosen = choose_grid(grid, protocol, epochs, changes)
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
-        folder = Folder(out or (Path("demo") if demo else Path("runs") / chosen.name))
+        choose = partial(choose_grid, grid, protocol, epochs, changes)
+        named = choose()
+        folder = Folder(out or (Path("demo") if demo else Path("runs") / named.name))
+        users = [entry.name for entry in named.tasks if ":" in entry.name]
+        if users and not (dry_run or quiet or as_json):
+            print(f"importing {', '.join(users)}", file=sys.stderr)
+        chosen = choose(known=folder.stored_tasks()) if dry_run else choose(import_tasks=True)
         check_folder(folder.path, write=not dry_run)
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device is cpu or cuda, got {device!r}")

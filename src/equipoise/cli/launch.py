@@ -7,6 +7,7 @@ __all__ = ["cell_row", "choose_grid", "compute", "conclude", "show_plan", "show_
 import csv
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,37 @@ from equipoise.experiments import (
     write_results,
 )
 from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
-from equipoise.experiments.entries import nearest, select
+from equipoise.experiments.entries import check_task, entries_of, nearest, select
 from equipoise.experiments.grids import read_toml
 from equipoise.progress import duration
 
 from .terminal import Watch, plan_table, say, status_table, verdict_table
 
+#: What a plan takes for granted of a user's task that it does not import: a vector, and no picture.
+UNKNOWN = {"x_dims": 1, "planar": False}
 #: Which machine the estimates of costs are for.
 MACHINES = {"cpu": "two cores", "cuda": "one H200"}
 
 
-def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, changes: dict[str, Any]) -> Grid:
-    """The grid that the options mean: a file, else that of the protocol, else the demonstration; then the changes."""
+def choose_grid(
+    grid: str | None,
+    protocol: str | None,
+    epochs: int | None,
+    changes: dict[str, Any],
+    *,
+    import_tasks: bool = False,
+    known: Mapping[str, Any] | None = None,
+) -> Grid:
+    """The grid that the options mean: a file, else that of the protocol, else the demonstration; then the changes.
+
+    Arguments:
+        grid: the name or file of `--grid`.
+        protocol: of `--protocol`.
+        epochs: of `--epochs`.
+        changes: what other options replace.
+        import_tasks: whether tasks called `FILE.py:NAME` are imported, which runs their files.
+        known: where they are not, what is known of them from an earlier run, by label.
+    """
     if protocol is not None and protocol not in ("default", "paper", "released"):
         raise GridError(nearest(protocol, ("paper", "released"), "protocol"))
     source = grid or (protocol if protocol in ("paper", "released") else "demo")
@@ -53,7 +73,14 @@ def choose_grid(grid: str | None, protocol: str | None, epochs: int | None, chan
         for axis in ("tasks", "methods"):
             if changes.get(axis):
                 changes[axis] = select(values.get(axis, []), changes[axis], axis)
-    return load_grid(values, changes)
+    # What is known of a task comes from the task itself, or from an earlier run: never from a grid file.
+    values.pop("user_tasks", None)
+    if import_tasks:
+        return load_grid(values, changes, import_tasks=True)
+    tasks = entries_of(changes.get("tasks") or values.get("tasks"), "tasks", check_task)
+    users = [entry for entry in tasks if ":" in entry.name]
+    facts = {e.label: UNKNOWN | {"options": dict(e.options)} for e in users} | dict(known or {})
+    return load_grid(values, changes | {"user_tasks": {e.label: facts[e.label] for e in users}})
 
 
 def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> None:
@@ -72,7 +99,12 @@ def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> 
             for s in stacks
         ]
         print(json.dumps({"directory": str(folder.path), "config": grid.config(), "stacks": rows}))
-    elif not stacks:
+        return
+    if users := [e.label for e in grid.tasks if ":" in e.name]:
+        print(
+            f"--dry-run imports no task of your own: {', '.join(users)} is planned by what an earlier run stored of it"
+        )
+    if not stacks:
         print(f"nothing is missing in {folder.path}")
     else:
         console = Console()

@@ -29,7 +29,6 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.methods import Method
-from equipoise.priors import BoxUniform
 from equipoise.randomness import integer
 from equipoise.training import Settings
 
@@ -169,10 +168,9 @@ def stacks_of(grid: Grid) -> list[Stack]:
     """The stacks of a grid: task by task, budget by budget, network by network."""
     stacks: list[Stack] = []
     for task in grid.tasks:
-        made, sizes = grid.task(task), grid.sizes(task.name)
-        full = Entry(task.name, tuple(sorted(made.options.items())))
+        facts, sizes = grid.facts(task), grid.sizes(task.name)
+        full = Entry(task.name, facts.options)
         networks = dict.fromkeys(method_of(entry).row.network for entry in grid.methods)
-        two = made.prior.dim == 2 and isinstance(made.prior, BoxUniform)
         for budget in grid.budgets:
             for network in networks:
                 rules = grid.rules(network)
@@ -180,7 +178,7 @@ def stacks_of(grid: Grid) -> list[Stack]:
                 for run in range(grid.runs):
                     for entry in grid.methods:
                         if method_of(entry).row.network == network:
-                            picture = grid.gallery and two and run == 0
+                            picture = grid.gallery and facts.planar and run == 0
                             cell = _cell(grid, full, task.label, rules, budget, entry, run, picture)
                             trainings.setdefault(cell.training, []).append(cell)
                 groups = list(trainings.values())

@@ -90,6 +90,10 @@ class Folder:
             raise ValueError(f"{self.path} was written by a newer Equipoise (format {found['format']})")
         return found
 
+    def stored_tasks(self) -> dict[str, Any]:
+        """What an earlier run stored of tasks of a user's own, by their label."""
+        return dict(self.read_grid()["grid"].get("user_tasks", {})) if (self.path / "grid.json").exists() else {}
+
     # --- stacks ----------------------------------------------------------------------------------------------------
 
     def stack_file(self, identity: str) -> Path:

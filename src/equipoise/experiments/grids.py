@@ -11,11 +11,15 @@ A grid lists axes, not copies. Anything it does not say follows its protocol (`p
 A list among the options of a task or method is an axis of its own: the second entry above is six methods, called
 `bnpe[balance=chi2,strength=1]` and so on, which is also how they are written on the command line. Everything is
 checked before anything runs: an unknown key, task, method or option is refused with the nearest name that exists.
+
+Reading a grid runs no code. A user's task, `FILE.py:NAME`, is imported only where the caller asks for it with
+`import_tasks=True`, which `equipoise run` does with the grid of its own command line. What planning needs to know of
+it (`TaskFacts`) is stored with the grid, so that results are read without it.
 """
 
 from __future__ import annotations
 
-__all__ = ["PACKAGED", "Grid", "load_grid", "read_toml"]
+__all__ = ["PACKAGED", "Grid", "TaskFacts", "load_grid", "read_toml"]
 
 import dataclasses
 import tomllib
@@ -28,7 +32,7 @@ from typing import Any
 from equipoise.diagnostics.measure import RECIPES
 from equipoise.losses import Objective, pairs_needed
 from equipoise.methods import Method
-from equipoise.tasks import Task
+from equipoise.priors import BoxUniform
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
@@ -41,6 +45,36 @@ PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "leaka
 MIN_PAIRS = 50
 #: Kinds of networks.
 NETWORKS = ("classifier", "flow")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFacts:
+    """What a plan needs to know of a task, without the task itself.
+
+    Arguments:
+        options: all of them, given or not; of a user's task with the digest of its source.
+        x_dims: dimensions of an observation.
+        planar: whether a density can be drawn: two parameters in a box.
+    """
+
+    options: tuple[tuple[str, Any], ...]
+    x_dims: int
+    planar: bool
+
+    @staticmethod
+    def of(name: str, options: Mapping[str, Any]) -> TaskFacts:
+        """Look at the task itself, which for a user's one runs its file."""
+        task = make_task(name, **options)
+        planar = task.prior.dim == 2 and isinstance(task.prior, BoxUniform)
+        return TaskFacts(tuple(sorted(task.options.items())), len(task.x_shape), planar)
+
+    @staticmethod
+    def stored(label: str, values: Any) -> tuple[str, TaskFacts]:
+        """The facts that a grid was stored with."""
+        match values:
+            case {"options": dict(options), "x_dims": int(x_dims), "planar": bool(planar)}:
+                return label, TaskFacts(tuple(sorted(options.items())), x_dims, planar)
+        raise GridError(f"user_tasks: {label} has no options, x_dims and planar")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +99,7 @@ class Grid:
         training: changes to the protocol's training settings.
         gallery: whether the density of run 0 is kept for one observation, where there are two parameters.
         stack: the most members that are trained together; None for no limit.
+        user_tasks: what is known of each user's task, by its label.
     """
 
     name: str
@@ -84,6 +119,7 @@ class Grid:
     training: tuple[tuple[str, Any], ...] = ()
     gallery: bool = True
     stack: int | None = None
+    user_tasks: tuple[tuple[str, TaskFacts], ...] = ()
 
     def rules(self, network: str) -> Protocol:
         """The protocol with this grid's own numbers, for the networks of a kind, "flow" or "classifier"."""
@@ -104,12 +140,21 @@ class Grid:
             own["transforms"] = self.transforms
         return dataclasses.replace(sizes(self.protocol, task), **own)
 
-    def task(self, entry: Entry) -> Task:
-        """The task of an entry, with what the protocol chooses for it."""
-        options = dict(self.sizes(entry.name).options) | dict(entry.options)
-        if ":" in entry.name:  # a file of a user's, which may have changed
-            return make_task(entry.name, **options)
-        return _task(entry.name, tuple(options.items()))
+    def task_options(self, entry: Entry) -> dict[str, Any]:
+        """The options of a task: what the protocol chooses for it, then its own."""
+        return dict(self.sizes(entry.name).options) | dict(entry.options)
+
+    def facts(self, entry: Entry) -> TaskFacts:
+        """What is known of the task of an entry; nothing is imported for it."""
+        if ":" not in entry.name:
+            return _facts(entry.name, tuple(self.task_options(entry).items()))
+        known = dict(self.user_tasks)
+        if entry.label not in known:
+            raise GridError(
+                f"nothing is known of the task {entry.label}: only `equipoise run` or load_grid(…, import_tasks=True) "
+                "imports a task of your own"
+            )
+        return known[entry.label]
 
     def config(self) -> dict[str, Any]:
         """The grid as plain data, from which `load_grid` makes it again."""
@@ -119,20 +164,29 @@ class Grid:
         plain |= {"budgets": list(self.budgets), "training": dict(self.training)}
         if isinstance(self.samples, tuple):
             plain["samples"] = dict(self.samples)
+        facts = {label: dataclasses.asdict(f) | {"options": dict(f.options)} for label, f in plain.pop("user_tasks")}
+        plain |= {"user_tasks": facts} if facts else {}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
 
 
 @lru_cache(maxsize=64)
-def _task(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
-    return make_task(name, **dict(options))
+def _facts(name: str, options: tuple[tuple[str, Any], ...]) -> TaskFacts:
+    return TaskFacts.of(name, dict(options))
 
 
-def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Grid:
+def load_grid(
+    source: str | Path | Mapping[str, Any],
+    changes: Mapping[str, Any] | None = None,
+    *,
+    import_tasks: bool = False,
+) -> Grid:
     """Read and check a grid.
 
     Arguments:
         source: a TOML file, the name of a packaged grid (`PACKAGED`), or the same as a mapping.
         changes: keys that replace the grid's, as given on a command line.
+        import_tasks: whether tasks called `FILE.py:NAME` are imported, which runs the file. Needed to run a grid of
+            them; never do it with a grid that somebody else stored.
 
     Example:
         >>> load_grid({"tasks": ["slcp"], "methods": ["npe"], "budgets": [1024]}).rules("flow").pairs
@@ -166,10 +220,24 @@ def load_grid(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
             "hidden": None if values.get("hidden") is None else _numbers(values["hidden"], "hidden", 1, distinct=False),
             "training": tuple(sorted(_table(values.get("training", {}), "training").items())),
             "samples": _samples(values.get("samples")),
+            "user_tasks": tuple(
+                TaskFacts.stored(*item) for item in _table(values.get("user_tasks", {}), "user_tasks").items()
+            ),
         }
     )
+    if import_tasks:
+        grid = dataclasses.replace(grid, user_tasks=_imported(grid))
     _check(grid)
     return grid
+
+
+def _imported(grid: Grid) -> tuple[tuple[str, TaskFacts], ...]:
+    """The facts of the user's tasks of a grid, from the tasks themselves."""
+    users = [entry for entry in grid.tasks if ":" in entry.name]
+    try:
+        return tuple((e.label, TaskFacts.of(e.name, grid.task_options(e))) for e in users)
+    except (ValueError, TypeError, OSError) as error:
+        raise GridError(f"tasks: {error}") from error
 
 
 def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
@@ -228,7 +296,7 @@ def _check(grid: Grid) -> None:
     if grid.stack is not None and grid.stack < grid.members:
         raise GridError(f"stack = {grid.stack}, but the {grid.members} members of a run are trained together")
     for task in grid.tasks:
-        if grid.sizes(task.name).layers and len(grid.task(task).x_shape) < 2:
+        if grid.sizes(task.name).layers and grid.facts(task).x_dims < 2:
             raise GridError(f"{task.label} has no series or image to embed")
 
 

@@ -334,7 +334,7 @@ def _union(grids: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, A
     """One grid of the axes of several, which agree in everything else."""
     union = dict(grids[0])
     for grid, name in zip(grids[1:], names[1:], strict=True):
-        for key in sorted({*union, *grid} - {"tasks", "methods", "budgets", "runs", "name", "stack"}):
+        for key in sorted({*union, *grid} - {"tasks", "methods", "budgets", "runs", "name", "stack", "user_tasks"}):
             if union.get(key) != grid.get(key):
                 raise GridError(
                     f"{name} and {names[0]} cannot be merged: {key} is {grid.get(key)!r} in the one and "
@@ -343,5 +343,9 @@ def _union(grids: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, A
         for axis in ("tasks", "methods", "budgets"):
             union[axis] = [*union[axis], *(v for v in grid[axis] if v not in union[axis])]
         union["runs"] = max(union["runs"], grid["runs"])
+        known, theirs = union.get("user_tasks", {}), grid.get("user_tasks", {})
+        if changed := [label for label in known if theirs.get(label, known[label]) != known[label]]:
+            raise GridError(f"{name} and {names[0]} cannot be merged: the file of {changed[0]} changed between them")
+        union["user_tasks"] = {**known, **theirs}
     union["budgets"] = sorted(union["budgets"])
     return union
