@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.priors import OpaquePrior, Prior, marginals, parts, prior_from_spec
 from equipoise.priors.text import DISTRIBUTIONS, parse_prior
-from equipoise.randomness import isolated
+from equipoise.support.randomness import isolated
 
 # Each marginal in float64 beside scipy's version of the same distribution.
 MARGINALS = {

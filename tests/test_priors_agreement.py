@@ -70,7 +70,7 @@ def test_a_narrower_theta_is_told_with_where_it_lies() -> None:
     torch.manual_seed(0)
     theta = 0.1 * torch.randn(600, 2)
     with pytest.warns(UserWarning, match="not drawn from this prior") as told:
-        text = warn_unless_drawn_from(eq.BoxUniform([-1.0, -1.0], [1.0, 1.0]), theta, stacklevel=1)
+        text = warn_unless_drawn_from(eq.BoxUniform([-1.0, -1.0], [1.0, 1.0]), theta)
     assert str(told[0].message) == text and len(told) == 1 and told[0].filename == __file__
     assert "2 of 2 parameters differ" in text and "of the prior between -0.89" in text
     assert "give the prior that they were drawn from" in text

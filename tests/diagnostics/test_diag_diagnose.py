@@ -34,7 +34,7 @@ def test_coverage_follows_the_closed_form_within_its_band(result: xr.Dataset):
         one = result.sel(member=member)
         truth = coverage(scale, 2, result.level.values)
         # Six bands at 95%: these seeds hold; a systematic error of 2% in coverage would leave the band.
-        assert (one.coverage_low <= truth + 1e-9).all() and (truth <= one.coverage_high + 1e-9).all()
+        assert (one.coverage_lower <= truth + 1e-9).all() and (truth <= one.coverage_upper + 1e-9).all()
         assert abs(one.coverage - truth).max() < 0.03
         area = np.trapezoid(
             coverage(scale, 2, np.linspace(0, 1, 2001)) - np.linspace(0, 1, 2001), np.linspace(0, 1, 2001)
@@ -118,7 +118,7 @@ def test_dataset_keeps_the_contract(result: xr.Dataset):
     assert set(result.verdict.values) <= {"overconfident", "certified conservative", "inconclusive"}
     assert float(result.delta) == 0.02 and result.attrs["seed"] == 0 and result.attrs["pairs"] == 3000
     assert np.isfinite(result.coverage).all() and (result.coverage.diff("level") >= 0).all()
-    assert (result.calibration_low <= result.level).all() and (result.level <= result.calibration_high).all()
+    assert (result.calibration_lower <= result.level).all() and (result.level <= result.calibration_upper).all()
     assert all("long_name" in result[v].attrs for v in result.data_vars)
     text = summary(result)
     assert text.count("\n") - text.count("\nnote: ") == 7 and "overconfident" in text
@@ -302,7 +302,7 @@ def test_local_coverage_finds_where_a_posterior_fails():
     truth = [coverage(s, 1, np.array([0.5, 0.9])) for s in (0.6, 1.5)]
     np.testing.assert_allclose(low.mean("bin"), truth[0], atol=0.03)
     np.testing.assert_allclose(high.mean("bin"), truth[1], atol=0.03)
-    assert (local.coverage_low <= local.coverage).all() and local.pairs.sum() == 5000
+    assert (local.coverage_lower <= local.coverage).all() and local.pairs.sum() == 5000
     with pytest.raises(ValueError, match="one number for each"):
         local_coverage(rank, x[:10, 0])
     with pytest.raises(ValueError, match="bins"):
@@ -430,5 +430,5 @@ def test_a_diverged_member_leaves_the_others_alone():
 
 def test_bands_of_the_dataset_are_those_of_the_functions(result: xr.Dataset):
     low, high = bands.simultaneous_band(result.coverage.values, 3000)
-    np.testing.assert_array_equal(result.coverage_low, low)
-    np.testing.assert_array_equal(result.coverage_high, high)
+    np.testing.assert_array_equal(result.coverage_lower, low)
+    np.testing.assert_array_equal(result.coverage_upper, high)

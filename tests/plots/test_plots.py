@@ -44,12 +44,12 @@ def diagnosed() -> xr.Dataset:
         {
             "rank": (("member", "pair"), rank),
             "coverage": (("member", "level"), curve),
-            "coverage_low": (("member", "level"), low),
-            "coverage_high": (("member", "level"), high),
-            "coverage_low_pointwise": (("member", "level"), low_one),
-            "coverage_high_pointwise": (("member", "level"), high_one),
-            "calibration_low": ("level", uniform_low),
-            "calibration_high": ("level", uniform_high),
+            "coverage_lower": (("member", "level"), low),
+            "coverage_upper": (("member", "level"), high),
+            "coverage_lower_pointwise": (("member", "level"), low_one),
+            "coverage_upper_pointwise": (("member", "level"), high_one),
+            "calibration_lower": ("level", uniform_low),
+            "calibration_upper": ("level", uniform_high),
             "verdict": ("member", judge(rank).verdict),
             "sbc": (("member", "parameter", "level"), coverage_curve(sbc, LEVEL)),
             "sbc_p_value": (("member", "parameter"), uniformity_p_value(sbc)),
@@ -186,7 +186,7 @@ def test_the_legend_leaves_curves_alone_however_far_they_are_from_the_diagonal(
     bent = diagnosed.copy()
     bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])
     powers = power * np.linspace(1.4, 1, diagnosed.sizes["member"])
-    for name, shift in (("coverage", 0.0), ("coverage_low", -0.05), ("coverage_high", 0.05)):
+    for name, shift in (("coverage", 0.0), ("coverage_lower", -0.05), ("coverage_upper", 0.05)):
         curves = (LEVEL ** powers[:, None] + shift).clip(0, 1)
         bent[name] = diagnosed[name].copy(data=curves if diagnosed[name].dims[0] == "member" else curves.T)
     given = plt.figure(figsize=(8, 3)).subplots(1, 2)[1]
@@ -386,7 +386,7 @@ def test_corners_leave_out_far_tails_and_never_the_truth():
 def test_a_legend_above_leaves_room_for_curves_and_titles(diagnosed: xr.Dataset):
     bent = diagnosed.copy()
     bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])
-    for name, shift in (("coverage", 0.0), ("coverage_low", -0.3), ("coverage_high", 0.3)):
+    for name, shift in (("coverage", 0.0), ("coverage_lower", -0.3), ("coverage_upper", 0.3)):
         bent[name] = (diagnosed[name] * 0 + LEVEL + shift).clip(0, 1)  # curves everywhere
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
     axes[2].set_title("a title")

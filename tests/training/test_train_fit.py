@@ -361,7 +361,7 @@ def test_slcp_at_a_small_budget_npe_is_overconfident_and_bnre_is_not() -> None:
 
 
 def test_progress_of_training_bounds_the_time_left(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("equipoise.progress.INTERVAL", -1.0)  # a line an epoch
+    monkeypatch.setattr("equipoise.support.progress.INTERVAL", -1.0)  # a line an epoch
     p = quick(*toy(), epochs=200, patience=1, members=2, method="npe", progress=None)
     lines = capsys.readouterr().err.splitlines()
     assert p.history is not None and 10 < len(lines) - 1 == p.history.sizes["epoch"] < 200

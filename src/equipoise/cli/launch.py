@@ -32,7 +32,7 @@ from equipoise.experiments import (
 from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
 from equipoise.experiments.entries import check_task, entries_of, nearest, select
 from equipoise.experiments.grids import read_toml
-from equipoise.progress import duration
+from equipoise.support.words import duration
 
 from .terminal import Watch, plan_table, say, status_table, verdict_table
 

@@ -253,7 +253,7 @@ def _kept(checkpoint: Path) -> str:
     written = [file.stat().st_mtime for file in checkpoint.glob("*.safetensors")]
     if not written:
         return BEGINS_ANEW
-    from equipoise.progress import duration
+    from equipoise.support.words import duration
 
     ago = duration(max(0.0, time.time() - max(written)))
     return f"stopped; {checkpoint} keeps the training as it was {ago} ago, and the same command goes on from there"

@@ -41,9 +41,9 @@ def read_prior(text: str) -> Prior:
 
     The name is that of a prior, of a class of them without arguments, or of a function without arguments.
     """
-    from equipoise.named import named_object
     from equipoise.priors import as_prior
     from equipoise.priors.text import parse_prior
+    from equipoise.support.imports import named_object
 
     if ":" not in text or text.strip().endswith(".json"):
         return parse_prior(text)

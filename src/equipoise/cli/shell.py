@@ -138,7 +138,7 @@ def check_no_model(path: Path) -> None:
 
 def check_device(device: str | None) -> None:
     """Raise unless `--device` names a device that is there, or none."""
-    from equipoise.devices import unusable  # here, since it needs torch
+    from equipoise.support.devices import unusable  # here, since it needs torch
 
     if device is not None and (why := unusable(device)):
         raise ValueError(f"--device {device} {why}, or leave it out for a GPU where there is one")
@@ -174,8 +174,8 @@ def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
         return None
     from torch import nn
 
-    from equipoise.named import named_object
-    from equipoise.randomness import isolated
+    from equipoise.support.imports import named_object
+    from equipoise.support.randomness import isolated
 
     found, name = named_object(text, "--embedding"), text.rpartition(":")[2]
     if callable(found) and not isinstance(found, nn.Module):

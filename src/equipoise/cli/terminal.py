@@ -25,8 +25,7 @@ from rich.text import Text
 from equipoise.experiments import Folder, Stack, State
 from equipoise.experiments.costs import ONCE, Cost, cost
 from equipoise.experiments.folder import Live
-from equipoise.progress import duration
-from equipoise.wording import listed
+from equipoise.support.words import duration, listed
 
 #: Seconds between two looks at the folder.
 LOOK = 0.5

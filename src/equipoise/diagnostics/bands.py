@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from equipoise.randomness import sequence
+from equipoise.support.randomness import sequence
 
 Array = NDArray[np.float64]
 

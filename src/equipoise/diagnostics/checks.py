@@ -4,13 +4,13 @@ from __future__ import annotations
 
 __all__ = ["check_mixture", "checked_pairs", "unnormalised", "warn_if_unlike_training"]
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.arrays import plain
+from equipoise.support.arrays import plain
+from equipoise.support.errors import warn
 
 from .surrogates import Surrogate
 
@@ -78,7 +78,7 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
         "features have a mean more than one standard deviation away, or a spread more than 4 times larger or smaller. "
         "Check that they come from the same simulator and prior; coverage says nothing about data of another kind"
     )
-    warnings.warn(text, stacklevel=3)
+    warn(text)
     return text
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from equipoise.wording import STAYS
+from equipoise.support.words import STAYS
 
 from .balance import signed_balance
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
@@ -40,12 +40,12 @@ def assemble(
     variables: dict[str, tuple[Any, Any, str]] = {
         "rank": (by_pair, rank, "HPD rank"),
         "coverage": (by_level, curve, "expected coverage"),
-        "coverage_low": (by_level, low, "simultaneous band of the coverage, lower end"),
-        "coverage_high": (by_level, high, "simultaneous band of the coverage, upper end"),
-        "coverage_low_pointwise": (by_level, low_one, "interval of the coverage at each level alone, lower end"),
-        "coverage_high_pointwise": (by_level, high_one, "interval of the coverage at each level alone, upper end"),
-        "calibration_low": ("level", band_low, "where the whole curve of a calibrated posterior lies, lower end"),
-        "calibration_high": ("level", band_high, "where the whole curve of a calibrated posterior lies, upper end"),
+        "coverage_lower": (by_level, low, "simultaneous band of the coverage, lower end"),
+        "coverage_upper": (by_level, high, "simultaneous band of the coverage, upper end"),
+        "coverage_lower_pointwise": (by_level, low_one, "interval of the coverage at each level alone, lower end"),
+        "coverage_upper_pointwise": (by_level, high_one, "interval of the coverage at each level alone, upper end"),
+        "calibration_lower": ("level", band_low, "where the whole curve of a calibrated posterior lies, lower end"),
+        "calibration_upper": ("level", band_high, "where the whole curve of a calibrated posterior lies, upper end"),
         "coverage_auc": ("member", area, "area between coverage and the diagonal"),
         "coverage_auc_se": ("member", area_se, "standard error of the coverage AUC"),
         "levels_covered": (

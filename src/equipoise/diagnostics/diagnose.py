@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["diagnose"]
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from torch import Tensor
 from equipoise.networks import matmul_precision
 from equipoise.posteriors import warn_if_seen
 from equipoise.priors.agreement import warn_unless_drawn_from
-from equipoise.progress import Progress
-from equipoise.randomness import generator
+from equipoise.support.errors import warn
+from equipoise.support.progress import Progress
+from equipoise.support.randomness import generator
 from equipoise.version import __version__
 
 from .adapters import as_surrogate
@@ -244,7 +244,7 @@ def _warn_about_numbers(
     broken = [m for m, row in zip(members, found["rank"], strict=True) if np.isnan(row).any()]
     if broken:
         notes.append(f"log densities of {', '.join(broken)} are NaN for some pairs, and so is what depends on them")
-        warnings.warn(notes[-1] + "; the network has probably diverged in training", stacklevel=3)
+        warn(notes[-1] + "; the network has probably diverged in training")
     judged = np.isfinite(found["rank"]).all(-1)
     thin = (found["effective"][judged] < TRUSTED_POINTS).mean(-1).max(initial=0.0)
     if thin > 0.1 and samples >= 5 * TRUSTED_POINTS:
@@ -252,7 +252,7 @@ def _warn_about_numbers(
             f"up to {100 * thin:.0f}% of a member's ranks rest on fewer than {TRUSTED_POINTS} effective points: they "
             "remain uniform under calibration but see little else; more samples would help"
         )
-        warnings.warn(notes[-1], stacklevel=3)
+        warn(notes[-1])
     sampled, few = ((found["source"][judged] == way).mean(-1).max(initial=0.0) for way in (FROM_DRAWS, FROM_FEW))
     if sampled >= 0.05:
         notes.append(

@@ -42,7 +42,7 @@ def local_coverage(
         name: what `value` is, for the plot.
 
     Returns:
-        Dimensions member, bin, level: `coverage`, `coverage_low`, `coverage_high`, `coverage_auc`, `coverage_auc_se`,
+        Dimensions member, bin, level: `coverage`, `coverage_lower`, `coverage_upper`, `coverage_auc`, `coverage_auc_se`,
             and for each bin
         `value`, the median, with its edges `value_low` and `value_high`, and `pairs`.
 
@@ -77,8 +77,8 @@ def local_coverage(
     return xr.Dataset(
         {
             "coverage": (dims, np.stack(curves, 1)),
-            "coverage_low": (dims, np.stack([b[0] for b in bands], 1)),
-            "coverage_high": (dims, np.stack([b[1] for b in bands], 1)),
+            "coverage_lower": (dims, np.stack([b[0] for b in bands], 1)),
+            "coverage_upper": (dims, np.stack([b[1] for b in bands], 1)),
             "coverage_auc": (dims[:2], np.stack([a[0] for a in areas], 1)),
             "coverage_auc_se": (dims[:2], np.stack([a[1] for a in areas], 1)),
             "value": ("bin", [np.median(value[p]) for p in parts]),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from equipoise.wording import STAYS, listed, roughly
+from equipoise.support.words import STAYS, listed, roughly
 
 from .verdicts import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT, lowest
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise.posteriors.tempered import tempered_sample
 from equipoise.priors import Prior
-from equipoise.randomness import isolated
+from equipoise.support.randomness import isolated
 
 #: Evaluations of a single classifier in one call, where particles are drawn.
 EACH_CALL = 1 << 13

@@ -29,7 +29,7 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.methods import Method
-from equipoise.randomness import integer
+from equipoise.support.randomness import integer
 from equipoise.training import Settings
 
 from .entries import Entry, method_of

@@ -24,8 +24,8 @@ from torch import Tensor
 from equipoise.diagnostics import diagnose
 from equipoise.networks import Convolutional
 from equipoise.posteriors import Posterior
-from equipoise.progress import listening
 from equipoise.simulations import simulate
+from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
 from equipoise.training import Member, fit_many

@@ -25,29 +25,26 @@ from .ledger import total
 EPOCHS = 100
 #: Levels at which coverage is kept.
 LEVELS = 101
-#: Numbers kept for the posterior of a run, by their name in results and in `diagnose`.
-PER_CELL = {
-    name: name
-    for name in (
-        "coverage_auc",
-        "coverage_auc_se",
-        "verdict_p_value",
-        "certificate_p_value",
-        "pairs_to_settle",
-        "levels_covered",
-        "nominal_log_prob",
-        "nominal_log_prob_se",
-        "nominal_log_prob_raw",
-        "information_kept",
-        "entropy",
-        "leakage",
-        "balancing_error",
-        "balance_signed",
-        "balance_signed_se",
-    )
-}
+#: Numbers kept for the posterior of a run, called as `diagnose` calls them.
+PER_CELL = (
+    "coverage_auc",
+    "coverage_auc_se",
+    "verdict_p_value",
+    "certificate_p_value",
+    "pairs_to_settle",
+    "levels_covered",
+    "nominal_log_prob",
+    "nominal_log_prob_se",
+    "nominal_log_prob_raw",
+    "information_kept",
+    "entropy",
+    "leakage",
+    "balancing_error",
+    "balance_signed",
+    "balance_signed_se",
+)
 #: Curves kept for the posterior of a run.
-CURVES = {"coverage": "coverage", "coverage_lower": "coverage_low", "coverage_upper": "coverage_high"}
+CURVES = ("coverage", "coverage_lower", "coverage_upper")
 #: Numbers kept for each network of a run.
 PER_MEMBER = ("coverage_auc", "nominal_log_prob", "balancing_error")
 #: Numbers of the training of a run; its steps are those of all its members together.
@@ -164,10 +161,10 @@ def _history(
 
 def _diagnosis(arrays: dict[str, np.ndarray], i: int, alive: list[int], judged: Judged) -> None:
     whole = judged.ds.sel(member="mixture")
-    for name, source in PER_CELL.items():
-        arrays[name][i] = float(whole[source])
-    for name, source in CURVES.items():
-        arrays[name][i] = whole[source].values
+    for name in PER_CELL:
+        arrays[name][i] = float(whole[name])
+    for name in CURVES:
+        arrays[name][i] = whole[name].values
     arrays["verdict"][i] = str(whole["verdict"].values)
     arrays["diagnose_seconds"][i] = judged.seconds
     for row, m in enumerate(alive):

@@ -25,8 +25,8 @@ import numpy as np
 import xarray as xr
 
 from equipoise.diagnostics import judge_cells
+from equipoise.support.words import STAYS
 from equipoise.version import __version__
-from equipoise.wording import STAYS
 
 from .cells import NUMERICS, cells_of
 from .entries import GridError

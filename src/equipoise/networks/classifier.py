@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.priors import Prior
-from equipoise.randomness import isolated
+from equipoise.support.randomness import isolated
 
 from .base import Network
 from .embeddings import Embedding

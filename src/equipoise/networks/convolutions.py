@@ -28,13 +28,14 @@ __all__ = ["PRECISIONS", "compose", "embed", "kernels_work", "layers"]
 import functools
 import importlib.util
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from equipoise.support.errors import warn
 
 #: How a GPU multiplies in the convolutions. "auto": in TF32 where PyTorch may, else in float32. "bf16" also stores
 #: activations in 16 bits.
@@ -190,9 +191,8 @@ def agree(device: str) -> bool:
     except Exception as error:  # whatever a compiler may raise
         trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     if trouble:
-        warnings.warn(
+        warn(
             f"our kernels for convolutions do not work on {device} ({trouble}); PyTorch's are used, which are slower",
-            stacklevel=2,
         )
     return not trouble
 

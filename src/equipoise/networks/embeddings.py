@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.randomness import isolated
+from equipoise.support.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
 from .own import TRIAL, Stacked, fresh_weights, frozen, named, private, random_layers, refuse_running_statistics

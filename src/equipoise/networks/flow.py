@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.priors import Prior
-from equipoise.randomness import isolated, undisturbed
+from equipoise.support.randomness import isolated, undisturbed
 
 from .base import Network
 from .embeddings import Embedding

@@ -44,7 +44,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from equipoise.randomness import isolated
+from equipoise.support.errors import warn
+from equipoise.support.randomness import isolated
 
 #: Pairs in a trial. Not 1 or 3: a layer for images of so many channels would take the batch for one image.
 TRIAL = 5
@@ -169,10 +170,9 @@ def warn_of_differences(stored: dict[str, Any], given: dict[str, Any], what: str
     """A warning where a module that is given again is not described as the one a model was trained with."""
     found = differences(stored["repr"], given["repr"])
     if found:
-        warnings.warn(
+        warn(
             f"the {what} given is not the one the model was trained with (-: trained with, +: given): "
             f"{'; '.join(found)}. Weights that fit another module do not make it the same",
-            stacklevel=4,
         )
 
 

@@ -59,9 +59,11 @@ def coverage(
         one = ds.sel(member=name)
         verdict = str(one["verdict"].values)
         colour = VERDICTS[verdict] if len(chosen) == 1 else CYCLE[i % len(CYCLE)]
-        ax.fill_between(level, one["coverage_low"] - base, one["coverage_high"] - base, color=colour, alpha=0.2, lw=0)
+        ax.fill_between(
+            level, one["coverage_lower"] - base, one["coverage_upper"] - base, color=colour, alpha=0.2, lw=0
+        )
         if pointwise:
-            low, high = one["coverage_low_pointwise"] - base, one["coverage_high_pointwise"] - base
+            low, high = one["coverage_lower_pointwise"] - base, one["coverage_upper_pointwise"] - base
             ax.fill_between(level, low, high, color=colour, alpha=0.25, lw=0)
         text = (
             labels[i] if labels is not None else str(name) if len(chosen) > 1 or ds.sizes["member"] > 2 else "posterior"
@@ -153,20 +155,20 @@ def local_coverage(
         colour = CYCLE[i % len(CYCLE)]
         at = one.sel(level=level)
         shift = (i - (one.sizes["level"] - 1) / 2) * offset
-        error = np.stack([at["coverage"] - at["coverage_low"], at["coverage_high"] - at["coverage"]])
+        error = np.stack([at["coverage"] - at["coverage_lower"], at["coverage_upper"] - at["coverage"]])
         ax.axhline(level, color=colour, lw=0.8, ls=(0, (4, 3)), zorder=1)
         ax.errorbar(x + shift, at["coverage"], error, color=colour, marker="o", ms=3.5, lw=1.2, elinewidth=0.9)
         ax.annotate(
             f"{level:g}", (1.01, level), xycoords=("axes fraction", "data"), color=colour, va="center", fontsize="small"
         )
-    low = max(0.0, float(min(one["coverage_low"].min(), one["level"].min())) - 0.05)
+    low = max(0.0, float(min(one["coverage_lower"].min(), one["level"].min())) - 0.05)
     ax.set(xlabel=name or local.attrs.get("value", "value"), ylabel="coverage", ylim=(low, 1.03))
     return ax
 
 
 def _uniform_band(ax: Axes, ds: xr.Dataset) -> None:
     level = ds["level"]
-    low, high = ds["calibration_low"] - level, ds["calibration_high"] - level
+    low, high = ds["calibration_lower"] - level, ds["calibration_upper"] - level
     text = None if "95% band" in ax.get_legend_handles_labels()[1] else "95% band"
     ax.fill_between(level, low, high, color=LIGHT, alpha=0.8, lw=0, label=text, zorder=0)
     ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)

@@ -14,13 +14,13 @@ from __future__ import annotations
 __all__ = ["draw", "log_z"]
 
 import math
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise.networks import Network, Stack
+from equipoise.support.errors import warn
 
 from .cells import EVALUATIONS, fits_cells, make_cells, sample_cells
 from .importance import second_look
@@ -46,12 +46,11 @@ def log_z(network: Network, stack: Stack, x: Tensor) -> Tensor:
     found, doubt = both.split(len(some_weights(stack))) if len(x) else (both, both)
     doubtful = int((doubt > 0).any(0).sum())
     if doubtful:
-        warnings.warn(
+        warn(
             f"the density's normaliser is rough for {doubtful} of {len(x)} observation(s), and log_prob may be off by "
             "some tenths or more, by the same number for every θ: the posterior has several narrow peaks, of which one "
             "may have been missed, or lies along a thin curve. Compare densities of one x only, or train a flow "
             "(method 'bnpe'), which needs no normaliser",
-            stacklevel=7,
         )
     return found
 
@@ -135,10 +134,9 @@ def _draw_particles(
     found = _tempered(network, stack, x, particles, seed)
     ess = float(found.ess.min())
     if ess < 0.1 * particles:
-        warnings.warn(
+        warn(
             f"the sampler's effective sample size is {ess:.0f} of {particles} particles for at least one observation; "
             "treat these draws with care",
-            stacklevel=5,
         )
     keep = torch.randperm(particles, generator=generator, device=some_weights(stack).device)[:n]
     return found.theta[0][keep], {"sampler": "tempered sequential Monte Carlo", "ess": ess * n / particles}

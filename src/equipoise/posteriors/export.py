@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from equipoise.randomness import integer, isolated
+from equipoise.support.randomness import integer, isolated
 
 from .inputs import observations
 

@@ -24,10 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from equipoise.devices import as_device
 from equipoise.networks import network_from_spec
 from equipoise.priors import Prior, as_prior, prior_from_spec
 from equipoise.priors.base import dtype_name
+from equipoise.support.devices import as_device
 from equipoise.version import __version__
 
 from .posterior import Posterior

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from equipoise.arrays import TOO_LARGE, plain
 from equipoise.networks import Network, Stack
+from equipoise.support.arrays import TOO_LARGE, plain
 
 from .ratios import some_weights
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 __all__ = ["remember", "warn_if_far", "warn_if_seen"]
 
 import hashlib
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from equipoise.support.errors import warn
 
 #: How far outside the range of its training data an observation may lie, in units of that range.
 FAR = 0.5
@@ -60,11 +61,10 @@ def warn_if_far(memory: dict[str, Any] | None, x: Tensor) -> None:
     element = ", ".join(str(int(i)) for i in index)
     limits = (float(t.expand(x.shape[1:])[index]) for t in (low, high))
     which = "the observation lies" if len(x) == 1 else f"{int(far.sum())} of {len(x)} observations lie"
-    warnings.warn(
+    warn(
         f"{which} far outside the data the posterior was trained on: x[{element}] is {float(x[row][index]):g}, and was "
         "between {:g} and {:g} in training. A posterior means nothing there, however narrow it is; check units and "
         "preprocessing, and whether the simulator can produce such data".format(*limits),
-        stacklevel=4,
     )
 
 
@@ -82,7 +82,7 @@ def warn_if_seen(memory: dict[str, Any] | None, theta: Tensor, x: Tensor) -> str
         f"the posterior was trained on some of these pairs ({seen} of the {len(whole)} training pairs that it "
         "remembers are among them). Coverage on pairs it knows by heart says nothing; simulate new ones"
     )
-    warnings.warn(text, stacklevel=4)
+    warn(text)
     return text
 
 

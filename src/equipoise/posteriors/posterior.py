@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equipoise.devices import as_device
 from equipoise.networks import Network, SplineFlow, Stack
 from equipoise.priors import Prior
-from equipoise.randomness import generator as make_generator
+from equipoise.support.devices import as_device
+from equipoise.support.randomness import generator as make_generator
 
 from . import classifiers, flows
 from .inputs import counts, observations, paired

@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import Prior
-from equipoise.randomness import generator as make_generator
-from equipoise.randomness import isolated
+from equipoise.support.randomness import generator as make_generator
+from equipoise.support.randomness import isolated
 
 #: Quasi-random prior draws behind a normaliser.
 POINTS = 1 << 13

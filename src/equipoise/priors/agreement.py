@@ -17,7 +17,6 @@ from __future__ import annotations
 
 __all__ = ["warn_unless_drawn_from"]
 
-import warnings
 from typing import Literal
 
 import numpy as np
@@ -25,7 +24,8 @@ import torch
 from scipy.stats import kstwo
 from torch import Tensor
 
-from equipoise.randomness import integer, isolated
+from equipoise.support.errors import warn
+from equipoise.support.randomness import integer, isolated
 
 from .base import Prior
 from .gaussian import GaussianPrior
@@ -38,13 +38,12 @@ ROWS = 10_000
 DRAWS = 8192
 
 
-def warn_unless_drawn_from(prior: Prior | None, theta: Tensor, stacklevel: int = 2) -> str:
+def warn_unless_drawn_from(prior: Prior | None, theta: Tensor) -> str:
     """Say so where a marginal of θ is not distributed as the prior's; the warning's text, or nothing.
 
     Arguments:
         prior: the prior, or None if there is none to compare with.
         theta: parameters inside its support, with shape `(n, D)`.
-        stacklevel: as in `warnings.warn`.
 
     Example:
         >>> from equipoise.priors import BoxUniform
@@ -75,7 +74,7 @@ def warn_unless_drawn_from(prior: Prior | None, theta: Tensor, stacklevel: int =
         + ". A posterior here is for parameters drawn from the prior; give the prior that they were drawn from. If "
         "simulations that failed were left out, they fail where theta is missing, and the prior is what remains"
     )
-    warnings.warn(text, stacklevel=stacklevel + 1)
+    warn(text)
     return text
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 __all__ = ["as_prior", "prior_from_spec"]
 
-import warnings
 from typing import Any
 
 import torch
 import torch.distributions as td
 from torch.distributions import Distribution, constraints
+
+from equipoise.support.errors import warn
 
 from . import marginals as one
 from . import parts
@@ -99,11 +100,10 @@ def _resolved(prior: Prior) -> Prior:
             "parameter, and add it in the simulator."
         )
     if float(share[worst]) > 0.01:
-        warnings.warn(
+        warn(
             f"single precision knows parameter {worst} of {prior} in steps of {float(gap[worst]):.2g} only, and the "
             f"middle half of the prior spans {float(high[worst] - low[worst]):.2g}. Subtract an offset from the "
             "parameter, and add it in the simulator",
-            stacklevel=3,
         )
     return prior
 

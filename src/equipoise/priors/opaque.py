@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from equipoise.randomness import undisturbed
+from equipoise.support.randomness import undisturbed
 
 from .base import Prior
 

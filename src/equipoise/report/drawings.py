@@ -14,7 +14,7 @@ import xarray as xr
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from equipoise.progress import Progress
+from equipoise.support.progress import Progress
 
 from . import figures, panels
 from .layout import any_number, axes_of, file_name

@@ -14,7 +14,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from equipoise.progress import Progress
+from equipoise.support.progress import Progress
 
 from . import panels
 from .layout import (

@@ -13,7 +13,7 @@ import xarray as xr
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.wording import FEW_PAIRS, STAYS, roughly
+from equipoise.support.words import FEW_PAIRS, STAYS, roughly
 
 from .curves import curves
 from .drawings import draw_all

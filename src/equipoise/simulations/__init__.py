@@ -18,9 +18,10 @@ __all__ = [
     "simulate",
 ]
 
+from equipoise.support.errors import InvalidSimulationsWarning
+
 from .blocks import CorruptBlockError
 from .pairs import Simulations
 from .readers import read_simulations
-from .reports import InvalidSimulationsWarning
 from .simulating import SimulationError, simulate
 from .store import Store

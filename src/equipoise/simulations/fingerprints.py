@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.arrays import plain
+from equipoise.support.arrays import plain
 
 #: A fingerprint: the version of Python that made it, and a digest for each part, by what it is called.
 Fingerprint = dict[str, Any]

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import randomness
-from equipoise.arrays import TOO_LARGE, plain
+from equipoise.support import randomness
+from equipoise.support.arrays import TOO_LARGE, plain
+from equipoise.support.errors import InvalidSimulationsWarning, warn
 
 from . import columns
 from .blocks import STORAGES, compact, write_whole
 from .columns import Column, RowsOf, column, groups
-from .reports import InvalidSimulationsWarning, warn
 
 #: x that takes no more bytes than this is read as a whole when somebody wants to train on it.
 IN_MEMORY = 1 << 30

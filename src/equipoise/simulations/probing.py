@@ -38,9 +38,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import randomness
+from equipoise.support import randomness
+from equipoise.support.errors import warn
 
-from .reports import warn
 from .simulators import Adapter, Failure, as_array, global_streams_kept, one_line
 
 #: Rows of the prior that are used.

@@ -20,10 +20,11 @@ import h5py
 import numpy as np
 import torch
 
+from equipoise.support.errors import warn
+
 from .blocks import load_x, open_hdf5
 from .columns import Column, Segment
 from .pairs import Simulations, check_on_invalid, without_invalid
-from .reports import warn
 from .store import Store
 
 #: Names under which the two arrays are found in the wild, the usual one first.

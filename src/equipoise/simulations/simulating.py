@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from equipoise.priors import Prior, as_prior
-from equipoise.progress import Progress
+from equipoise.support.progress import Progress
 
 from .blocks import STORAGES
 from .fingerprints import fingerprint

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import randomness
-from equipoise.arrays import plain
+from equipoise.support import randomness
+from equipoise.support.arrays import plain
 
 _LOCK = threading.RLock()
 

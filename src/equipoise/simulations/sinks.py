@@ -17,10 +17,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from equipoise.support.errors import warn
+
 from .blocks import CorruptBlockError
 from .claims import Claims
 from .pairs import Simulations, without_invalid
-from .reports import warn
 from .store import Manifest, Store
 
 #: Seconds between two times that the rows of incomplete blocks are set down.

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.wording import listed
+from equipoise.support.words import listed
 
 from .blocks import STORAGES, Block, CorruptBlockError, load_x, read_block, write_block, write_whole
 from .columns import Column, RowsOf, Segment

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import randomness
-from equipoise.progress import Progress
+from equipoise.support import randomness
+from equipoise.support.progress import Progress
 
 from . import task
 from .base import Task

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.named import named_object, source_of
 from equipoise.priors import Prior, as_prior
-from equipoise.randomness import isolated
+from equipoise.support.imports import named_object, source_of
+from equipoise.support.randomness import isolated
 
 from .base import Task
 

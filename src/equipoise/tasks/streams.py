@@ -21,7 +21,7 @@ import numba
 import numpy as np
 import torch
 
-from equipoise import randomness
+from equipoise.support import randomness
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)

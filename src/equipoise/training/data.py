@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.arrays import plain
+from equipoise.support.arrays import plain
 
 #: The share of a device's free memory that x may take before it is streamed.
 SHARE = 0.6

@@ -19,7 +19,7 @@ from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, remember
 from equipoise.priors import as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
-from equipoise.randomness import integer
+from equipoise.support.randomness import integer
 
 from .data import take
 from .inputs import (

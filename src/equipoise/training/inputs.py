@@ -14,18 +14,18 @@ __all__ = [
 ]
 
 import sys
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.arrays import TOO_LARGE, plain
-from equipoise.devices import as_device
 from equipoise.networks import Embedding, Module, choose_embedding
 from equipoise.priors import Prior
-from equipoise.randomness import generator
+from equipoise.support.arrays import TOO_LARGE, plain
+from equipoise.support.devices import as_device
+from equipoise.support.errors import warn
+from equipoise.support.randomness import generator
 
 from .settings import Settings
 
@@ -162,11 +162,10 @@ def warn_about_few(n: int, fraction: float) -> None:
     """Say so if a training is judged by too few pairs to be judged at all."""
     judges = int(round(n * fraction, 9))
     if 2 <= judges < JUDGES:  # fewer are refused
-        warnings.warn(
+        warn(
             f"{n} simulations leave {judges} pairs for validation, which decide when training stops and which "
             f"weights are kept: with fewer than {JUDGES} that is chance more than anything. Simulate more, or raise "
             "validation_fraction; and judge the result with eq.diagnose, on new simulations",
-            stacklevel=3,
         )
 
 
@@ -183,11 +182,10 @@ def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
     lost = (error > 0.01 * spread) & (spread > 0)
     if bool(lost.any()):
         worst = int((error / spread).nan_to_num(0, 0, 0).argmax())
-        warnings.warn(
+        warn(
             f"single precision rounds element {worst} of x by up to {float(error[worst]):.2g}, and it varies by "
             f"{float(spread[worst]):.2g} only. Subtract an offset from x (its mean, say) where it is computed, in "
             "double precision",
-            stacklevel=4,
         )
 
 
@@ -231,7 +229,7 @@ def as_embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ..
             )
     doubt = _doubt(x_shape)
     if doubt:
-        warnings.warn(doubt, stacklevel=4)
+        warn(doubt)
     return chosen
 
 

@@ -11,7 +11,6 @@ __all__ = ["OnEpoch", "Trained", "train_stack"]
 
 import dataclasses
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -22,7 +21,8 @@ from torch import Tensor
 
 from equipoise.losses import Objective, objective_kinds, pairs_needed, rolls_needed
 from equipoise.networks import Network, matmul_precision
-from equipoise.progress import Progress
+from equipoise.support.errors import warn
+from equipoise.support.progress import Progress
 
 from .checkpoint import Checkpoint
 from .data import Data
@@ -168,7 +168,7 @@ def train_stack(
         try:
             checkpoint.save(tensors | {"spent": spent_now})
         except OSError as error:  # a full disk costs what could have been resumed, and not what was trained
-            warnings.warn(f"the checkpoint {checkpoint.path} could not be written ({error})", stacklevel=2)
+            warn(f"the checkpoint {checkpoint.path} could not be written ({error})")
 
     kind, strength = torch.tensor(index), torch.tensor([o.strength for o in objectives], dtype=flat.dtype)
     absolute = torch.tensor([_is_absolute(o, settings) for o in objectives])

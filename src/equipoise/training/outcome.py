@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["posterior_of", "report_divergence", "report_idleness"]
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import xarray as xr
 from equipoise.losses import Objective, prior_loss
 from equipoise.networks import Network
 from equipoise.posteriors import Posterior
+from equipoise.support.errors import warn
 
 from .loop import Trained
 from .members import Member
@@ -102,7 +102,7 @@ def report_divergence(trained: Trained, members: Sequence[Member], wanted: Seque
         parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
     names = sorted({m.method.name for m in lost})
     others = " The others are not affected." if len(gone) + len(saved) < len(wanted) else ""
-    warnings.warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}", stacklevel=4)
+    warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}")
 
 
 def report_idleness(posteriors: Sequence[Posterior], objective: Objective, settings: Settings) -> None:
@@ -121,9 +121,8 @@ def report_idleness(posteriors: Sequence[Posterior], objective: Objective, setti
         return
     who = "the member" if len(found) == 1 else f"{sum(found)} of {len(found)} members"
     weaker = "a smaller balance_strength, " if objective.balanced else ""
-    warnings.warn(
+    warn(
         f"{who} stopped having learnt next to nothing: the best validation loss is within {LEARNT} of the prior's, "
         f"{prior:.3f}. If x says anything about theta, try early_stop=False or a larger patience, {weaker}more "
         "simulations, or another embedding",
-        stacklevel=3,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["affordable", "theta_scaling", "x_scaling"]
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from equipoise.networks import Embedding
 from equipoise.priors import BoxUniform, Prior
-from equipoise.randomness import isolated
+from equipoise.support.errors import warn
+from equipoise.support.randomness import isolated
 
 from .data import take
 from .inputs import refuse_invalid
@@ -69,12 +69,11 @@ def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
     row, column = divmod(int(far.argmax()), far.shape[1])
     place = ", ".join(":" if isinstance(g, slice) else str(g) for g in group)
     name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
-    warnings.warn(
+    warn(
         f"few values set the scale of {name}: one is {float(values[row, column]):g}, where nine in ten lie between "
         f"{float(low[where]):g} and {float(high[where]):g}, and the others will look constant to the network. If it "
         "stands for what is missing, leave those pairs out or replace it; if it is real, train on a logarithm or "
         "arcsinh of x",
-        stacklevel=6,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 __all__ = ["HISTORY", "NAMES", "Segment"]
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from equipoise.losses import objective_terms
+from equipoise.support.errors import warn
 
 from .data import Data
 from .plateau import Control
@@ -179,7 +179,7 @@ class Segment:
                 # A module of the user's own may do what no graph can hold: copy a constant to the device, say.
                 self._can_capture = False
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"a step cannot be captured as a CUDA graph and runs slower: {reason}", stacklevel=2)
+                warn(f"a step cannot be captured as a CUDA graph and runs slower: {reason}")
                 function()
                 return
         self._graphs[name].replay()

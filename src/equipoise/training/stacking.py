@@ -21,7 +21,7 @@ from torch import Tensor
 from equipoise.losses import Objective, rolls_needed
 from equipoise.networks import Network, SplineFlow
 from equipoise.priors import OpaquePrior, Prior
-from equipoise.randomness import integer
+from equipoise.support.randomness import integer
 
 from .checkpoint import Checkpoint, fingerprint
 from .data import Data

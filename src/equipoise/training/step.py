@@ -27,7 +27,6 @@ import json
 import shutil
 import sysconfig
 import types
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from torch import Tensor
 
 from equipoise.losses import Objective, objective_terms
 from equipoise.networks import Network
+from equipoise.support.errors import warn
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 
@@ -147,10 +147,9 @@ class Program:
             self.fast = None
             error = getattr(error, "inner_exception", error)
             reason = next((line for line in str(error).splitlines() if line.strip()), "")
-            warnings.warn(
+            warn(
                 f"PyTorch could not compile the training step ({type(error).__name__}: {reason}); it runs as it is, "
                 "which is slower. compile=False does so from the start",
-                stacklevel=2,
             )
             return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["try_out"]
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.networks import Module, Network, UserNetwork
+from equipoise.support.errors import warn
 
 from .data import take
 
@@ -34,20 +34,18 @@ def try_out(
         constants: what standardises x, mean and deviation of each data set.
     """
     if any(_constant(x) for _, x in pairs):
-        warnings.warn(
+        warn(
             "x is the same in all pairs: there is nothing to learn from it, and the posterior can only be the prior. "
             "Does the simulator use theta, and is x what it gave?",
-            stacklevel=4,
         )
     own = net if isinstance(net, UserNetwork) else net.embedding
     if not isinstance(own, Module | UserNetwork):
         return
     what = "embedding" if isinstance(own, Module) else "network"
     if own.switched_off:
-        warnings.warn(
+        warn(
             f"the dropout layers of the {what} are switched off: {', '.join(own.switched_off)}; early stopping and "
             "weight_decay= regularise instead",
-            stacklevel=4,
         )
     for (theta, x), scaling in zip(pairs, constants, strict=True):
         _refuse_trouble(net, what, theta, x, rows[:PAIRS], scaling)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["TOO_LARGE", "plain"]
+__all__ = ["TOO_LARGE", "as_tensor", "plain"]
 
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 #: What to do about numbers that single precision cannot hold.
 TOO_LARGE = (
@@ -72,3 +74,24 @@ def plain(value: Any) -> Any:
                 "columns of numbers"
             ) from error
     return np.require(array, requirements=["W"])  # a view of a table is read-only
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """What a user gave as a tensor, or a TypeError that names the argument.
+
+    A tensor keeps its device, dtype and graph.
+
+    Example:
+        >>> as_tensor([[1.0, 2.0]], "theta").shape
+        torch.Size([1, 2])
+        >>> as_tensor("mass", "theta")
+        Traceback (most recent call last):
+            ...
+        TypeError: theta should be a tensor or an array of numbers, got str (...)
+    """
+    try:
+        return torch.as_tensor(plain(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name} should be a tensor or an array of numbers, got {type(value).__name__} ({error})"
+        ) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["as_device", "unusable"]
+__all__ = ["as_device", "cores", "fixed_threads", "unusable"]
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,3 +52,19 @@ def unusable(device: Any) -> str:
         except Exception:  # each kind of device that is not there has an error of its own
             return "was asked for, but torch cannot use it here; give 'cpu'"
     return ""
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def fixed_threads(threads: int) -> Iterator[None]:
+    """Compute with a fixed number of torch's threads: sums over another number of them round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equipoise.devices import as_device, unusable
+from equipoise.support.devices import as_device, unusable
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 
 import equipoise as eq
-from equipoise.arrays import plain
+from equipoise.support.arrays import plain
 from equipoise.training import data
 
 MASK = np.array([[False, True], [False, False]])
@@ -142,7 +142,7 @@ def test_a_large_read_only_array_is_not_copied(monkeypatch: pytest.MonkeyPatch) 
     values = np.ones((4, 4), np.float32)
     values.flags.writeable = False
     assert plain(values) is not values
-    monkeypatch.setattr("equipoise.arrays.SMALL", 0)
+    monkeypatch.setattr("equipoise.support.arrays.SMALL", 0)
     assert plain(values) is values
 
 

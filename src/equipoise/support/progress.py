@@ -7,7 +7,7 @@ of work and shows them together listens instead (`listening`), and nothing is dr
 
 from __future__ import annotations
 
-__all__ = ["Progress", "duration", "listening"]
+__all__ = ["Progress", "listening"]
 
 import sys
 import time
@@ -17,27 +17,16 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
+from .words import duration
+
 #: Nothing is shown for work that ends sooner than this, in seconds.
-PATIENCE = 2.0
+SHOWN_AFTER = 2.0
 #: Seconds between two lines where there is no terminal to draw a bar on.
 INTERVAL = 30.0
 
 #: Called with the label, the count, the total and the note.
 Listener = Callable[[str, int, int, str], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    Example:
-        >>> duration(5), duration(125), duration(7300), duration(119.7)
-        ('5 s', '2:05 min', '2:01 h', '2:00 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 @contextmanager
@@ -105,7 +94,7 @@ class Progress:
         left = "" if last else self._left(now)
         if self._first is None and steps:
             self._first = now, self.done
-        if self._bar is None and now - self.started > PATIENCE and self.done < self.total and sys.stderr.isatty():
+        if self._bar is None and now - self.started > SHOWN_AFTER and self.done < self.total and sys.stderr.isatty():
             self._bar = self._rich_bar()
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=self.note, left=left)

@@ -12,11 +12,15 @@ from __future__ import annotations
 __all__ = ["generator", "integer", "isolated", "sequence", "undisturbed"]
 
 import hashlib
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+_LOCK = threading.RLock()
 
 
 def sequence(seed: int, *path: str | int) -> np.random.SeedSequence:
@@ -51,13 +55,18 @@ def generator(seed: int, *path: str | int, device: str | torch.device = "cpu") -
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give the global generators back as they were: torch's, of the CPU and of every GPU in use, and NumPy's."""
-    numpy_state = np.random.get_state()  # noqa: NPY002 (the generator that others draw from)
-    try:
-        with torch.random.fork_rng(devices=_gpus()):
-            yield
-    finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
+    """Give the global generators back as they were: Python's, NumPy's, and torch's of the CPU and every GPU in use.
+
+    One thread at a time, since there is one set of them.
+    """
+    with _LOCK:
+        python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what others draw from)
+        try:
+            with torch.random.fork_rng(devices=_gpus()):
+                yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
 
 
 @contextmanager

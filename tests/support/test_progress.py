@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from equipoise import progress
-from equipoise.progress import Progress
+from equipoise.support import progress
+from equipoise.support.progress import Progress
 
 
 @pytest.fixture
