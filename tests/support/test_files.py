@@ -16,10 +16,14 @@ from equipoise.support.files import Lock, digest, remove_leftovers, write_text, 
 def test_an_error_leaves_the_earlier_file_and_nothing_else(tmp_path) -> None:
     file = tmp_path / "a.txt"
     write_text(file, "old")
-    writing = write_whole(file)
-    writing.__enter__().write_text("half of the n")
+
+    def write_half() -> None:
+        with write_whole(file) as temporary:
+            temporary.write_text("half of the n")
+            raise RuntimeError
+
     with pytest.raises(RuntimeError):
-        writing.__exit__(RuntimeError, RuntimeError(), None)
+        write_half()
     assert file.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
 
 
