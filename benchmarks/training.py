@@ -148,7 +148,7 @@ def our_step(
     net = network_of(Member(row), prior, body, torch.zeros(2), torch.ones(2))
     constants = torch.zeros(body.statistics_shape), torch.ones(body.statistics_shape)
     flat = torch.cat([net.layout.flatten(net.init([(m, m)], [constants[0]], [constants[1]])) for m in range(members)])
-    objectives = [row.objective()] * members
+    objectives = [row.objective] * members
     kinds, index = objective_kinds(objectives)
     prog = program(net, tuple(kinds), rolls_needed(objectives[0]), compiled, device)
     state = State.fresh(flat.to(device), 1e-3)

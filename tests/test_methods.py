@@ -28,15 +28,15 @@ def test_a_call_overrides_its_row() -> None:
     assert resolve("bnre", strength=25).strength == 25.0
     assert resolve("nre_c", balance="multiclass").strength == 100.0
     assert resolve("bnpe", balance="none").strength == 0.0
-    assert resolve("bnpe", strength=0).objective().balanced is False
+    assert resolve("bnpe", strength=0).objective.balanced is False
     assert resolve("npe", start="prior_base").start == "prior_base"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bnpe-init",), "Did you mean 'bnpe_init'"),
-        (("brne",), "Did you mean"),
+        (("bnpe-init",), "did you mean 'bnpe_init'"),
+        (("brne",), "did you mean"),
         (("nre", "chi"), "balance is one of"),
         (("nre", None, 10.0), "no balance term"),
         (("nre", "multiclass"), "contrastive"),

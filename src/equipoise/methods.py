@@ -1,7 +1,9 @@
 """The methods of the paper: rows of a table, not classes.
 
 A method is a network, a base loss, a balance term with its strength λ, and how the network starts. What a call
-leaves `None` follows the row.
+leaves `None` follows the row. Every other choice that describes a method (estimates of the balance, the contrastive
+sets, the size of the network) is a field with the paper's value as its default: `dataclasses.replace(METHODS["bnpe"],
+hidden=(64, 64))` is a method like any other.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 __all__ = ["METHODS", "Method", "resolve"]
 
 import dataclasses
-import difflib
 
 from .losses import BALANCES, Objective
-from .networks import STARTS
+from .networks import INITS, STARTS
+from .support.words import did_you_mean
 
 #: λ of the balanced methods, the paper's.
 STRENGTH = 100.0
@@ -30,6 +32,15 @@ class Method:
         strength: λ.
         start: "random", or for a flow "prior" or "prior_base".
         paper: what the paper calls it.
+        unbiased: estimate a χ² balance without bias from the batch.
+        normalized: balance h - log Ẑ(x) instead of h, for classifiers.
+        normalizer: how many rolls of θ estimate that Ẑ(x).
+        contrastive: K of NRE-C.
+        gamma: γ of NRE-C.
+        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
+            weights in a random start and the paper's recipe otherwise.
+        hidden: widths of the hidden layers; None for the paper's (6 × 256, or 3 × 256 in each transform of a flow).
+        transforms: how many transforms a flow has.
     """
 
     name: str
@@ -39,10 +50,36 @@ class Method:
     strength: float = 0.0
     start: str = "random"
     paper: str = ""
+    unbiased: bool = False
+    normalized: bool = False
+    normalizer: int = 16
+    contrastive: int = 5
+    gamma: float = 1.0
+    init: str | None = None
+    hidden: tuple[int, ...] | None = None
+    transforms: int = 3
 
-    def objective(self, **options: float | int | bool) -> Objective:
-        """What a member trained with this method minimises; `options` are `Objective`'s others."""
-        return Objective(self.loss, self.balance, self.strength, **options)  # type: ignore[arg-type]
+    def __post_init__(self) -> None:
+        if isinstance(self.hidden, int | str):
+            raise TypeError(f"hidden is the width of each layer, such as (256, 256, 256), got {self.hidden!r}")
+        if self.hidden is not None:  # however it was given, methods that mean the same are equal
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+        if self.init is not None and (self.init not in INITS or self.network != "flow"):
+            raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {self.init!r} for {self.name}")
+
+    @property
+    def objective(self) -> Objective:
+        """What a member trained with this method minimises."""
+        return Objective(
+            self.loss,
+            self.balance,
+            self.strength,
+            unbiased=self.unbiased,
+            normalized=self.normalized,
+            normalizer=self.normalizer,
+            contrastive=self.contrastive,
+            gamma=self.gamma,
+        )
 
 
 METHODS: dict[str, Method] = {
@@ -69,13 +106,11 @@ def resolve(
 
     Example:
         >>> resolve("npe", balance="kl")
-        Method(name='npe', network='flow', loss='npe', balance='kl', strength=100.0, start='random', paper='NPE')
+        Method(name='npe', network='flow', loss='npe', balance='kl', strength=100.0, start='random', paper='NPE', ...)
     """
     if isinstance(method, str):
         if method not in METHODS:
-            near = difflib.get_close_matches(method.lower().replace("-", "_"), METHODS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown method {method!r}.{hint} The methods are {', '.join(METHODS)}.")
+            raise ValueError(did_you_mean(method, METHODS, "method"))
         method = METHODS[method]
     if balance is not None:
         if balance not in BALANCES:
@@ -96,5 +131,5 @@ def resolve(
         if method.network != "flow" and start != "random":
             raise ValueError(f"start={start!r} is for flows; {method.name!r} trains a classifier")
         method = dataclasses.replace(method, start=start)
-    method.objective()  # refuses impossible combinations here, before anything runs
+    _ = method.objective  # refuses impossible combinations here, before anything runs
     return method

@@ -12,7 +12,7 @@ from experiments_tiny import TINY, write_toml
 import equipoise as eq
 from equipoise.cli.launch import choose_grid
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
-from equipoise.experiments.entries import method_of, parse_entry
+from equipoise.experiments.entries import parse_entry, resolve_entry
 from equipoise.experiments.grids import PACKAGED
 from equipoise.experiments.protocols import PROTOCOLS
 from equipoise.methods import METHODS
@@ -93,7 +93,7 @@ def test_axes_expand_and_labels_are_read_back():
     labels = [m.label for m in grid.methods]
     assert labels == ["npe", *(f"bnpe[balance={b},strength={s}]" for b in ("chi2", "kl") for s in ("0", "1.5"))]
     assert load_grid(TINY | {"methods": labels}).methods == grid.methods
-    assert method_of(grid.methods[3])[0] == dataclasses.replace(METHODS["bnpe"], balance="kl", strength=0.0)
+    assert resolve_entry(grid.methods[3])[0] == dataclasses.replace(METHODS["bnpe"], balance="kl", strength=0.0)
 
 
 def test_entries_on_the_command_line():
@@ -141,8 +141,8 @@ def test_the_grid_of_parts_has_every_combination_once():
     grid = load_grid("ablation")
     found = {}
     for entry in grid.methods:
-        meant = method_of(entry)
-        term = meant.row.balance, dict(meant.objective).get("unbiased", False), meant.row.strength
+        meant = resolve_entry(entry)
+        term = meant.row.balance, meant.row.unbiased, meant.row.strength
         found.setdefault((meant.row.network, meant.row.loss, meant.keep), []).append(term)
     strengths = [1, 10, 100, 1000]
     flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
@@ -165,8 +165,8 @@ def test_the_grid_of_parts_has_every_combination_once():
 def test_the_grid_of_starts_has_every_scheme():
     schemes = {}
     for entry in load_grid("start").methods:
-        meant = method_of(entry)
-        schemes.setdefault((meant.row.loss, meant.row.balance), set()).add((meant.row.start, meant.init))
+        meant = resolve_entry(entry)
+        schemes.setdefault((meant.row.loss, meant.row.balance), set()).add((meant.row.start, meant.row.init))
     starts = {("random", None)} | {(s, i) for s in ("prior", "prior_base") for i in ("scaled", "identity")}
     assert schemes == {
         ("npe", "none"): {("random", None)},
@@ -237,7 +237,7 @@ def test_a_protocol_never_changes_what_a_method_means():
     rows = {}
     for protocol in ("paper", "released"):
         grid = load_grid(protocol, {"methods": list(METHODS), "tasks": ["slcp"], "budgets": [1024], "runs": 1})
-        rows[protocol] = {c.method: c.row for c in cells_of(grid)}
+        rows[protocol] = {c.method: dataclasses.replace(c.row, hidden=None) for c in cells_of(grid)}
     assert rows["paper"] == rows["released"] == METHODS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -55,7 +56,8 @@ def test_a_cell_is_what_the_public_functions_give(undisturbed, method):
     task = eq.task("slcp")
     larger = eq.simulate(task.prior, task.simulate, 512, seed=stack.stream("run", 1))
     coverage = eq.simulate(task.prior, task.simulate, 60, seed=stack.stream("coverage"))
-    members = [Member(eq.METHODS[method], stack.stream("run", 1, "member", m)) for m in range(2)]
+    small = dataclasses.replace(eq.METHODS[method], hidden=(8, 8))
+    members = [Member(small, stack.stream("run", 1, "member", m)) for m in range(2)]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     posteriors = fit_many(
@@ -63,7 +65,6 @@ def test_a_cell_is_what_the_public_functions_give(undisturbed, method):
         [(larger.theta[:256], larger.x[:256])],
         prior=task.prior,
         settings=stack.settings,
-        hidden=(8, 8),
         device="cpu",
     )
     _, arrays, i = cell_of(undisturbed, method, 256, 1)

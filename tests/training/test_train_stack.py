@@ -178,7 +178,7 @@ def test_absolute_thresholds_are_for_losses_that_can_be_negative() -> None:
             )
         rates[absolute] = float(state.lr)
     assert rates[True] < 1e-3 and rates[False] == pytest.approx(1e-3)
-    assert resolve("npe").objective().can_be_negative and not resolve("bnre").objective().can_be_negative
+    assert resolve("npe").objective.can_be_negative and not resolve("bnre").objective.can_be_negative
 
 
 def test_shuffles_are_uniform_permutations_that_differ_by_member_and_epoch() -> None:

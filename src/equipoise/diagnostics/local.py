@@ -43,7 +43,8 @@ def local_coverage(
 
     Returns:
         Dimensions member, bin, level: `coverage`, `coverage_lower`, `coverage_upper`, `coverage_auc`,
-            `coverage_auc_se`, and for each bin `value`, the median, with its edges `value_low` and `value_high`, and `pairs`.
+            `coverage_auc_se`, and for each bin `value`, the median, with its edges
+            `value_low` and `value_high`, and `pairs`.
 
     Example:
         >>> rng = np.random.default_rng(0)

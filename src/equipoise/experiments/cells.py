@@ -32,7 +32,7 @@ from equipoise.methods import Method
 from equipoise.support.randomness import integer
 from equipoise.training import Settings
 
-from .entries import Entry, method_of
+from .entries import Entry, resolve_entry
 from .grids import Grid
 from .protocols import Protocol, Sizes
 
@@ -41,8 +41,8 @@ NUMERICS = 2
 
 #: A stack of more methods than this is called by their names and how many variants each has.
 SPELT_OUT = 6
-#: A method's row, `Objective`'s other options, how a flow's weights start, and the run.
-Training = tuple[Method, tuple[tuple[str, Any], ...], str | None, int]
+#: A method and a run.
+Training = tuple[Method, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,7 @@ class Cell:
         budget: the number of simulations.
         method: the label of the method.
         run: the number of the run.
-        row: the method's row.
-        objective: `Objective`'s other options.
-        init: how a flow's weights start.
+        row: the method, with the sizes that the protocol chooses for the task.
         keep: which weights make its posterior, "best" or "last".
         recipe: how coverage is computed, see `diagnose`.
         gallery: whether its density is kept for one observation.
@@ -68,8 +66,6 @@ class Cell:
     method: str
     run: int
     row: Method
-    objective: tuple[tuple[str, Any], ...]
-    init: str | None
     keep: str
     recipe: str
     gallery: bool
@@ -78,7 +74,7 @@ class Cell:
     @property
     def training(self) -> Training:
         """What decides its networks' weights, within a stack."""
-        return self.row, self.objective, self.init, self.run
+        return self.row, self.run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,14 +166,14 @@ def stacks_of(grid: Grid) -> list[Stack]:
     for task in grid.tasks:
         facts, sizes = grid.facts(task), grid.sizes(task.name)
         full = Entry(task.name, facts.options)
-        networks = dict.fromkeys(method_of(entry).row.network for entry in grid.methods)
+        networks = dict.fromkeys(resolve_entry(entry).row.network for entry in grid.methods)
         for budget in grid.budgets:
             for network in networks:
                 rules = grid.rules(network)
                 trainings: dict[Training, list[Cell]] = {}
                 for run in range(grid.runs):
                     for entry in grid.methods:
-                        if method_of(entry).row.network == network:
+                        if resolve_entry(entry).row.network == network:
                             picture = grid.gallery and facts.planar and run == 0
                             cell = _cell(grid, full, task.label, rules, budget, entry, run, picture)
                             trainings.setdefault(cell.training, []).append(cell)
@@ -210,11 +206,12 @@ def _cell(
     gallery: bool,
 ) -> Cell:
     """A cell; its identity is of everything that its result depends on."""
-    row, objective, init, keep, recipe = method_of(entry)
+    row, keep, recipe = resolve_entry(entry)
     keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
     sizes = grid.sizes(task.name)
     flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
-    shape = {"hidden": sizes.classifier} if row.network == "classifier" else flow
+    shape: dict[str, Any] = {"hidden": sizes.classifier} if row.network == "classifier" else flow
+    row = dataclasses.replace(row, **shape)
     everything = {
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
@@ -223,13 +220,13 @@ def _cell(
         "judge": [recipe, rules.pairs, rules.test, rules.samples],
         "members": grid.members,
         "seed": grid.seed,
-        "objective": dataclasses.asdict(row.objective(**dict(objective))),
-        "start": [row.start, init],
+        "objective": dataclasses.asdict(row.objective),
+        "start": [row.start, row.init],
         "budget": budget,
         "run": run,
         "gallery": gallery,
     }
-    return Cell(label, budget, entry.label, run, row, objective, init, keep, recipe, gallery, _hash(everything))
+    return Cell(label, budget, entry.label, run, row, keep, recipe, gallery, _hash(everything))
 
 
 def _hash(value: Any) -> str:

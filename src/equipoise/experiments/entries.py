@@ -9,13 +9,13 @@ from __future__ import annotations
 __all__ = [
     "Entry",
     "GridError",
-    "Meaning",
+    "ResolvedMethod",
     "check_method",
     "check_task",
     "entries_of",
-    "method_of",
     "nearest",
     "parse_entry",
+    "resolve_entry",
     "select",
 ]
 
@@ -31,14 +31,13 @@ from typing import Any, NamedTuple
 
 from equipoise.diagnostics.measure import RECIPES
 from equipoise.methods import METHODS, Method, resolve
-from equipoise.networks import INITS
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
 
-#: Options of a method that change its row, and those that `Objective` takes.
-ROW_OPTIONS = {"balance": "balance", "strength": "strength", "start": "start"}
-OBJECTIVE_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma")
-METHOD_OPTIONS = (*ROW_OPTIONS, *OBJECTIVE_OPTIONS, "init", "keep", "recipe")
+#: Options of a method that `resolve` checks together, and those that are fields of `Method`.
+RESOLVED_OPTIONS = ("balance", "strength", "start")
+FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "init")
+METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
 
 
 class GridError(ValueError):
@@ -78,32 +77,28 @@ class Entry:
         return f"{self.name}[{','.join(f'{k}={_text(v)}' for k, v in self.options)}]"
 
 
-class Meaning(NamedTuple):
+class ResolvedMethod(NamedTuple):
     """What an entry of a method means; None where the grid decides.
 
     Arguments:
-        row: the method's row.
-        objective: `Objective`'s other options.
-        init: how a flow's weights start.
+        row: the method.
         keep: which weights are kept, "best" or "last".
         recipe: how coverage is computed, see `diagnose`.
     """
 
     row: Method
-    objective: tuple[tuple[str, Any], ...]
-    init: str | None
     keep: str | None
     recipe: str | None
 
 
 @lru_cache(maxsize=4096)
-def method_of(entry: Entry) -> Meaning:
+def resolve_entry(entry: Entry) -> ResolvedMethod:
     """What an entry means."""
     options = dict(entry.options)
-    row = resolve(entry.name, **{argument: options.get(key) for key, argument in ROW_OPTIONS.items()})
-    objective = tuple((k, options[k]) for k in OBJECTIVE_OPTIONS if k in options)
-    row.objective(**dict(objective))
-    return Meaning(row, objective, *(options.get(key) for key in ("init", "keep", "recipe")))
+    row = resolve(entry.name, **{key: options.get(key) for key in RESOLVED_OPTIONS})
+    row = dataclasses.replace(row, **{key: options[key] for key in FIELD_OPTIONS if key in options})
+    _ = row.objective  # refuses impossible combinations
+    return ResolvedMethod(row, options.get("keep"), options.get("recipe"))
 
 
 def parse_entry(text: str) -> dict[str, Any] | str:
@@ -197,10 +192,8 @@ def check_method(name: str, options: dict[str, Any]) -> None:
     for key in options:
         if key not in METHOD_OPTIONS:
             raise ValueError(nearest(key, METHOD_OPTIONS, "option of a method"))
-    row, *_ = method_of(Entry(name, tuple(options.items())))
-    init, keep = options.get("init"), options.get("keep")
-    if init is not None and (init not in INITS or row.network != "flow"):
-        raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {init!r} for {name}")
+    resolve_entry(Entry(name, tuple(options.items())))
+    keep = options.get("keep")
     if keep not in (None, "best", "last"):
         raise ValueError(f"keep is best or last, got {keep!r}")
     if options.get("recipe", RECIPES[0]) not in RECIPES:

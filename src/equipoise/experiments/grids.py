@@ -30,13 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.diagnostics.measure import RECIPES
-from equipoise.losses import Objective, pairs_needed
-from equipoise.methods import Method
+from equipoise.losses import pairs_needed
 from equipoise.priors import BoxUniform
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
-from .entries import Entry, GridError, check_method, check_task, entries_of, method_of, nearest
+from .entries import Entry, GridError, check_method, check_task, entries_of, nearest, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
@@ -286,10 +285,10 @@ def _check(grid: Grid) -> None:
         raise GridError(f"training: {error}") from error
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
-        row, objective, init, keep, recipe = method_of(entry)
-        _check_budgets(grid, entry, pairs_needed(row.objective(**dict(objective))), settings)
-        way = init, keep or settings.keep, recipe or grid.rules(row.network).recipe
-        same = dataclasses.replace(row, name="", paper=""), _full(row, objective), way
+        row, keep, recipe = resolve_entry(entry)
+        _check_budgets(grid, entry, pairs_needed(row.objective), settings)
+        way = keep or settings.keep, recipe or grid.rules(row.network).recipe
+        same = dataclasses.replace(row, name="", paper=""), way
         if same in meanings:
             raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")
         meanings[same] = entry.label
@@ -312,10 +311,6 @@ def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> 
         raise GridError(
             f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {least}"
         )
-
-
-def _full(row: Method, objective: tuple[tuple[str, Any], ...]) -> Objective:
-    return row.objective(**dict(objective))
 
 
 def _samples(value: Any) -> int | tuple[tuple[str, int], ...] | None:

@@ -113,8 +113,6 @@ def _train(
             cell.row,
             stack.stream("run", cell.run, "member", m),
             runs.index(cell.run),
-            cell.objective,
-            cell.init,
             cell.keep,
         )
         for cell in stack.cells
@@ -126,8 +124,6 @@ def _train(
         prior=task.prior,
         settings=stack.settings,
         embedding=Convolutional(task.x_shape, sizes.layers, sizes.channels) if sizes.layers else None,
-        hidden=sizes.classifier if stack.network == "classifier" else sizes.flow,
-        transforms=sizes.transforms,
         x_scale=sizes.x_scale,
         standardize=sizes.standardize,
         device=device,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["fit", "fit_many"]
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -133,12 +134,16 @@ def fit(
             f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a "
             "flow. Choose one of nre, bnre, nre_c, bnre_c."
         )
-    options = {
-        "unbiased": unbiased_balance,
-        "normalized": normalized_balance,
-        "contrastive": contrastive,
-        "gamma": gamma,
-    }
+    row = dataclasses.replace(
+        row,
+        unbiased=unbiased_balance,
+        normalized=normalized_balance,
+        contrastive=contrastive,
+        gamma=gamma,
+        init=init,
+        hidden=None if hidden is None else tuple(hidden),
+        transforms=transforms,
+    )
     settings = Settings(
         epochs=epochs,
         batch_size=batch_for(len(theta), validation_fraction) if batch_size is None else batch_size,
@@ -151,7 +156,7 @@ def fit(
         clip=clip,
         split="shuffled",
     )
-    specs = [Member(row, integer(seed, "member", m), 0, tuple(options.items()), init) for m in range(members)]
+    specs = [Member(row, integer(seed, "member", m)) for m in range(members)]
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
     prior = as_prior(prior)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
@@ -166,8 +171,6 @@ def fit(
         standardize=standardize,
         embedding=embedding,
         network=network,
-        hidden=hidden,
-        transforms=transforms,
         device=device,
         split_seed=seed,
         checkpoint=checkpoint,
@@ -183,7 +186,7 @@ def fit(
             + ("" if clip is None else f" or clip (now {clip})")
             + ", and check x for extreme values."
         )
-    report_idleness(alive, row.objective(**options), settings)
+    report_idleness(alive, row.objective, settings)
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
 
@@ -198,8 +201,6 @@ def fit_many(
     standardize: bool = False,
     embedding: nn.Module | Embedding | None = None,
     network: nn.Module | None = None,
-    hidden: Sequence[int] | None = None,
-    transforms: int = 3,
     x_scale: float = 1.0,
     device: str | torch.device | None = None,
     split_seed: int = 0,
@@ -219,8 +220,6 @@ def fit_many(
         standardize: scale θ by the prior and x by the training pairs; the paper does not.
         embedding: as in `fit`, or an `Embedding`.
         network: as in `fit`.
-        hidden: as in `fit`.
-        transforms: as in `fit`.
         x_scale: what x is divided by where it is not standardised.
         device: where to train; None takes a GPU where there is one.
         split_seed: of the split into training and validation, where the protocol shuffles.
@@ -246,14 +245,14 @@ def fit_many(
             f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}"
         )
     (n,), (x_shape,) = sizes, shapes
-    objectives = [m.method.objective(**dict(m.objective)) for m in members]
+    objectives = [m.method.objective for m in members]
     rows = split_rows(n, validation_fraction, settings, max(map(pairs_needed, objectives)), split_seed)
 
     # A network of your own sees x as it is.
     body = as_embedding(embedding if network is None else Flat(x_shape), x_shape, progress)
     place = prior.to(target)
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
-    nets = [network_of(m, place, body, loc, scale, own=network, hidden=hidden, transforms=transforms) for m in members]
+    nets = [network_of(m, place, body, loc, scale, network) for m in members]
     constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
     try_out(nets[0], pairs, rows[0], constants)
     # The paper's protocols know their data; yours may meet an observation that is unlike them.

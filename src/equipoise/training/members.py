@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["Member", "network_of"]
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,10 +20,7 @@ def network_of(
     body: Embedding,
     loc: Tensor,
     scale: Tensor,
-    *,
     own: nn.Module | None = None,
-    hidden: Sequence[int] | None = None,
-    transforms: int = 3,
 ) -> Network:
     """The architecture of a member.
 
@@ -35,20 +31,16 @@ def network_of(
         loc: what standardises θ: its mean, with shape `(D,)`.
         scale: its deviation, with shape `(D,)`.
         own: a user's module with `log_ratio(theta, x)`, which takes the place of everything else.
-        hidden: widths of the hidden layers; None for the paper's.
-        transforms: of a flow.
     """
     if own is not None:
         return UserNetwork(own, prior, body.x_shape)
-    if isinstance(hidden, int):
-        raise TypeError(f"hidden is the width of each layer, such as ({hidden}, {hidden}, {hidden}), got {hidden}")
-    widths: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
     method = member.method
+    widths: dict[str, Any] = {} if method.hidden is None else {"hidden": method.hidden}
     if method.network == "classifier":
         return Classifier(prior, body, theta_loc=loc, theta_scale=scale, **widths)
-    init = member.init or ("standard" if method.start == "random" else "scaled")
+    init = method.init or ("standard" if method.start == "random" else "scaled")
     return SplineFlow(
-        prior, body, method.start, init, transforms=transforms, theta_loc=loc, theta_scale=scale, **widths
+        prior, body, method.start, init, transforms=method.transforms, theta_loc=loc, theta_scale=scale, **widths
     )
 
 
@@ -60,9 +52,6 @@ class Member:
         method: its row of the table, possibly changed with `methods.resolve`.
         seed: of its weights and shuffles.
         data: which of the data sets it reads.
-        objective: `Objective`'s other options: unbiased, normalized, normalizer, contrastive, gamma.
-        init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
-            weights in a random start and the paper's recipe otherwise.
         keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
             this alone are one training.
     """
@@ -70,15 +59,11 @@ class Member:
     method: Method
     seed: int = 0
     data: int = 0
-    objective: tuple[tuple[str, Any], ...] = ()
-    init: str | None = None
     keep: str | None = None
 
     def __post_init__(self) -> None:
         if self.keep not in (None, "best", "last"):
             raise ValueError(f"keep is one of best, last, or None for the settings'; got {self.keep!r}")
-        # However the options were given, members that mean the same are equal.
-        object.__setattr__(self, "objective", tuple(dict(self.objective).items()))
 
     @property
     def training(self) -> Member:

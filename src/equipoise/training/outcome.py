@@ -55,7 +55,6 @@ def posterior_of(
     stack = net.layout.cut(flat[k : k + 1].to(device))
     record = {
         "method": dataclasses.asdict(member.method),
-        "objective": dict(member.objective),
         "seeds": [member.seed],
         "settings": dataclasses.asdict(settings) | {"keep": keep},
         "pairs": pairs,
