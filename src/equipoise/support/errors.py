@@ -34,15 +34,18 @@ class InvalidSimulationsWarning(UserWarning):
     """Some simulations have NaN or infinite values and were left out."""
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the innermost line that is not Equipoise's, however deep inside Equipoise this is called.
+#: Packages whose frames may lie between a user's line and our code: decorators such as `torch.no_grad`.
+WRAPPERS = ("torch", "contextlib", "functools")
 
-    torch's own frames between two of ours (a module's call, `torch.no_grad`) are ours here too.
-    """
-    level, last, frame = 1, 1, sys._getframe(0)
-    inside: FrameType | None = frame
-    while inside is not None:
-        if inside.f_globals.get("__name__", "").partition(".")[0] == "equipoise":
-            last = level
-        inside, level = inside.f_back, level + 1
-    warnings.warn(message, category, stacklevel=last + 1)
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line: the one that made the outermost call of Equipoise, however deep inside this is."""
+    packages = []
+    frame: FrameType | None = sys._getframe(0)
+    while frame is not None:
+        packages.append(frame.f_globals.get("__name__", "").partition(".")[0])
+        frame = frame.f_back
+    level = len(packages) - packages[::-1].index("equipoise")  # of the outermost frame of ours, from 1
+    while level < len(packages) and packages[level] in WRAPPERS:
+        level += 1
+    warnings.warn(message, category, stacklevel=level + 1)
