@@ -1,0 +1,84 @@
+r"""Cross-fitting: every simulation is judged by members that never trained on it.
+
+The N simulations are shuffled into F folds of equal size. A member of fold f trains on all the others and stops early
+on fold f, so that the members of fold f are blind to it but for the epoch they chose there. All simulations together
+are then out-of-fold pairs: what they say of the members costs no simulations.
+
+**Weights.** Groups of members (starts, architectures) are mixed with the weights that maximise the out-of-fold log
+score of their mixture,
+
+.. math:: \max_w \sum_i \log \sum_g w_g\, q_g(θ_i | x_i), \qquad w_g \ge 0, \quad \sum_g w_g = 1,
+
+with \(q_g\) the members of group g that are blind to pair i. The problem is concave; expectation–maximisation,
+\(w_g \leftarrow \text{mean}_i\, w_g q_g(i) / \sum_h w_h q_h(i)\), climbs to its maximum.
+"""
+
+from __future__ import annotations
+
+__all__ = ["fold_rows", "log_score_weights"]
+
+import torch
+from torch import Tensor
+
+from equipoise.support.randomness import generator
+
+#: The most steps of the climb, and the largest change of a weight at which it ends.
+STEPS, SETTLED = 10_000, 1e-9
+
+
+def fold_rows(n: int, folds: int, least: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The rows that the members of each fold train on, and those that judge them.
+
+    Arguments:
+        n: how many simulations there are.
+        folds: F.
+        least: the fewest pairs that a member can be judged by.
+        seed: of the shuffle.
+
+    Returns:
+        Sorted rows with shapes `(F, n - n // F)` and `(F, n // F)`. Where F does not divide n, the rows left over
+        train every member.
+
+    Example:
+        >>> train, judge = fold_rows(11, 5)
+        >>> train.shape, judge.shape, len(judge.unique())
+        (torch.Size([5, 9]), torch.Size([5, 2]), 10)
+    """
+    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
+        raise ValueError(f"folds is a whole number, at least 2, or None for one common split; got {folds!r}")
+    size = n // folds
+    if size < least:
+        raise ValueError(
+            f"{n} simulations in {folds} folds leave {size} to judge each member, which needs at least {least}; use "
+            "fewer folds, more simulations, or folds=None for one common split"
+        )
+    rows = torch.randperm(n, generator=generator(seed, "folds"))
+    judge = rows[: size * folds].reshape(folds, size).sort(1).values
+    mask = torch.ones(folds, n, dtype=torch.bool).scatter(1, judge, False)
+    return mask.nonzero()[:, 1].reshape(folds, -1), judge
+
+
+def log_score_weights(log_prob: Tensor) -> Tensor:
+    """The weights of the mixture with the best mean log score, with shape `(G,)`.
+
+    Arguments:
+        log_prob: log densities of G groups at n out-of-fold pairs, with shape `(G, n)`.
+
+    Example:
+        >>> log_score_weights(torch.tensor([[0.0, 0.0], [-9.0, -9.0]])).tolist()
+        [1.0, 0.0]
+    """
+    # Pairs at which no group has a density say nothing of the weights; neither does a constant of a pair.
+    best = log_prob.double().amax(0)
+    density = (log_prob.double() - best)[:, best.isfinite()].exp()
+    weights = torch.full((len(density),), 1 / len(density), dtype=torch.float64, device=log_prob.device)
+    if density.shape[1] == 0:
+        return weights
+    for _ in range(STEPS):
+        joint = weights.unsqueeze(1) * density
+        climbed = (joint / joint.sum(0)).mean(1)
+        done = float((climbed - weights).abs().max()) < SETTLED
+        weights = climbed
+        if done:
+            break
+    return torch.where(weights < 1e-6, 0.0, weights) / weights[weights >= 1e-6].sum()
