@@ -1,0 +1,161 @@
+r"""Tempered posteriors: a path from a posterior to the prior.
+
+.. math:: q_t(θ|x) = p(θ)\, r(θ, x)^t / Z_t(x), \qquad r = q/p, \qquad Z_t(x) = \int p^{1-t} q^t\,dθ, \quad 0 < t \le 1.
+
+At t = 1 this is q, as t falls to 0 it becomes the prior. Both ends can be drawn from, so take the proposal
+
+.. math:: m_t = t\, q + (1 - t)\, p.
+
+By the inequality of weighted arithmetic and geometric means,
+
+.. math:: w(θ) = \frac{p\, r^t}{m_t} = \frac{r^t}{t\, r + 1 - t} \le 1,
+
+so that a draw of m_t, accepted with probability w, is an exact draw of q_t, and Z_t is the share that is accepted. From
+Jensen's inequality \(Z_t \ge \exp(-(1 - t)\, \mathrm{KL}(q \| p))\): with t = 0.9, one draw in three at least is
+accepted for a posterior that knows ten nats more than the prior. Where fewer than `LEAST_ACCEPTANCE` would be, the
+engine's other strategies (`engine`) take over.
+
+**The normaliser** is the mean of w, from draws of q and of p apart:
+
+.. math:: Z_t = t\, E_q[w] + (1 - t)\, E_p[w].
+
+Weights are bounded by 1, so that the error is what the sample says it is. Points are doubled until the standard error
+of log Z_t is below `TARGET_ERROR`. The random numbers are fixed: the same x gives the same Z_t.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LEAST_ACCEPTANCE", "TARGET_ERROR", "draw_tempered", "log_acceptance", "tempered_log_z"]
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.priors import Prior
+from equipoise.support.randomness import integer, isolated
+
+from .tempered import prior_points
+
+#: The standard error of log Z that is aimed at.
+TARGET_ERROR = 0.01
+#: Points of each kind (of q, of the prior) behind a normaliser: first, and at most.
+FIRST_POINTS, MOST_POINTS = 256, 1 << 14
+#: Rejection gives up on an observation below this acceptance.
+LEAST_ACCEPTANCE = 1e-3
+
+#: Normalised log-ratios `(P, B)` of θ with shape `(P, B, D)` and observations `(B, …)`.
+LogRatio = Callable[[Tensor, Any], Tensor]
+#: n fixed points of q for each observation, with shape `(n, B, D)`, and the logarithms of their shares up to a
+#: constant, with shape `(n, B)`: -inf outside the prior's support. The points of one observation do not depend on the
+#: others.
+Points = Callable[[int, Any], tuple[Tensor, Tensor]]
+#: n draws of q for each observation, with shape `(n, B, D)`.
+Draw = Callable[[int, Any, torch.Generator], Tensor]
+
+
+def log_acceptance(log_ratio: Tensor, t: float) -> Tensor:
+    """log w = t log r - log(t r + 1 - t), at most 0.
+
+    Example:
+        >>> log_acceptance(torch.tensor([-3.0, 0.0, 3.0]), 0.5).exp()
+        tensor([0.4251, 1.0000, 0.4251])
+    """
+    return t * log_ratio - torch.logaddexp(log_ratio + math.log(t), torch.full_like(log_ratio, math.log1p(-t)))
+
+
+def tempered_log_z(
+    log_ratio: LogRatio, points: Points, x: Any, prior: Prior, t: float, target: float = TARGET_ERROR
+) -> tuple[Tensor, Tensor]:
+    """log Z_t(x) and its standard error, each with shape `(B,)`.
+
+    Arguments:
+        log_ratio: log q - log p, normalised, inside the prior's support.
+        points: fixed points of q.
+        x: B observations along the first axis.
+        prior: p.
+        t: the exponent, in (0, 1).
+        target: the standard error at which points are enough; an observation with a larger one had all of
+            `MOST_POINTS`.
+    """
+    found, error = _log_z(log_ratio, points, x, prior, t, FIRST_POINTS)
+    number = FIRST_POINTS
+    while number < MOST_POINTS and bool((error > target).any()):
+        number *= 2
+        columns = (error > target).nonzero().squeeze(1)
+        better, smaller = _log_z(log_ratio, points, x[columns], prior, t, number)
+        found, error = found.index_copy(0, columns, better), error.index_copy(0, columns, smaller)
+    return found, error
+
+
+def _log_z(log_ratio: LogRatio, points: Points, x: Any, prior: Prior, t: float, n: int) -> tuple[Tensor, Tensor]:
+    """log Z_t and its standard error from n points of each kind."""
+    theta, log_share = points(n, x)
+    inside = log_share.isfinite()
+    share = log_share.double().softmax(0)
+    # A point outside the support has no share; another one stands in its place, since nothing is evaluated outside.
+    anchor = prior_points(prior, n, theta)
+    theta = torch.where(inside.unsqueeze(-1), theta, anchor[:1].unsqueeze(1))
+    w = log_acceptance(log_ratio(theta, x), t).double().exp()
+    mean = (share * w).sum(0)
+    variance = (share.square() * (w - mean).square()).sum(0)
+    others = log_acceptance(log_ratio(anchor.unsqueeze(1).expand(-1, len(x), -1), x), t).double().exp()
+    z = t * mean + (1 - t) * others.mean(0)
+    error = (t**2 * variance + (1 - t) ** 2 * others.var(0) / n).sqrt()
+    return z.log(), error / z
+
+
+def draw_tempered(
+    log_ratio: LogRatio, draw: Draw, x: Any, prior: Prior, t: float, n: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Exact draws of q_t by rejection.
+
+    Arguments:
+        log_ratio, x, prior, t: as in `tempered_log_z`.
+        draw: draws of q, inside the support.
+        n: how many for each observation.
+        generator: of the random numbers.
+
+    Returns:
+        θ with shape `(n, B, D)`, and the acceptance of each observation with shape `(B,)`. Where that is below
+        `LEAST_ACCEPTANCE` the draws of an observation may be unfinished, and are NaN.
+    """
+    device, batch = generator.device, len(x)
+    theta: Tensor | None = None
+    done = torch.zeros(batch, dtype=torch.int64, device=device)
+    tried = torch.zeros(batch, dtype=torch.float64, device=device)
+    accepted = torch.zeros(batch, dtype=torch.float64, device=device)
+    columns = torch.arange(batch, device=device)
+    while len(columns):
+        # As many as the acceptance so far says are missing, and a few more.
+        rate = float(((accepted + 1) / (tried + 2))[columns].min())
+        missing = int((n - done[columns]).max())
+        size = int(min(max(1.2 * missing / max(rate, LEAST_ACCEPTANCE) + 8, 16), 4 * n + 4096))
+        here = x[columns]
+        own = draw(size, here, generator)
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
+        other = _prior_draws(prior, size, len(columns), seed).to(own)
+        toss = torch.rand(2, size, len(columns), generator=generator, device=device, dtype=torch.float64)
+        proposed = torch.where((toss[0] < t).unsqueeze(-1), own, other)
+        good = toss[1].log() < log_acceptance(log_ratio(proposed, here), t).double()
+        if theta is None:
+            theta = torch.full((n, batch, proposed.shape[-1]), torch.nan, dtype=proposed.dtype, device=device)
+        place = done[columns] + good.cumsum(0) - 1
+        keep = good & (place < n)
+        row, column = keep.nonzero(as_tuple=True)
+        theta[place[row, column], columns[column]] = proposed[row, column]
+        done[columns] += keep.sum(0)
+        tried[columns] += size
+        accepted[columns] += good.sum(0)
+        hopeless = (tried >= 10 / LEAST_ACCEPTANCE) & (accepted < LEAST_ACCEPTANCE * tried)
+        columns = ((done < n) & ~hopeless).nonzero().squeeze(1)
+    assert theta is not None
+    return theta, accepted / tried
+
+
+def _prior_draws(prior: Prior, n: int, batch: int, seed: int) -> Tensor:
+    """Draws of the prior, with shape `(n, B, D)`."""
+    with isolated(integer(seed, "tempering", "prior")):
+        return prior.sample((n, batch))
