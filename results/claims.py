@@ -59,12 +59,14 @@ class Claim:
         rule: what decides a case, in words.
         cases: all of them, from the results of one protocol.
         enough: the share of the cases that makes it hold, and hold in part.
+        short: the claim in a few words, where it stands in the short table.
     """
 
     words: str
     rule: str
     cases: Callable[[Results], Iterator[Case]]
     enough: tuple[float, float] = (HOLDS, PARTLY)
+    short: str = ""
 
 
 def decide(claim: Claim, results: Results) -> tuple[str, list[Case]]:
@@ -158,11 +160,13 @@ CLAIMS = [
         f"most runs are found overconfident, budgets up to {SMALL:,}",
         lambda r: _one(r, r.tasks, PLAIN, lambda s: s.mostly("overconfident"), SMALL),
         (SOMETIMES, SOMETIMES),
+        short="Without balance, posteriors can be overconfident",
     ),
     Claim(
         "Balanced versions tend to produce conservative approximations, Two Moons excepted (abstract, section 4)",
         "most runs are not found overconfident; every task but Two Moons, every budget",
         lambda r: _one(r, _but(r, "two_moons"), _balanced(r), lambda s: not s.mostly("overconfident")),
+        short="Balanced methods are not overconfident, Two Moons excepted",
     ),
     Claim(
         "The same, as an eye sees it in the figure",
@@ -173,11 +177,13 @@ CLAIMS = [
         "(Not claimed: that flows started at the prior do, too)",
         "most runs are not found overconfident; every task but Two Moons, every budget",
         lambda r: _one(r, _but(r, "two_moons"), list(INIT[r.name]), lambda s: not s.mostly("overconfident")),
+        short="(Not claimed) Flows started at the prior are not overconfident",
     ),
     Claim(
         "Two Moons consistently produced overconfident surrogates for all algorithms (section 4)",
         "most runs are found overconfident",
         lambda r: _one(r, _only(r, "two_moons"), r.methods, lambda s: s.mostly("overconfident")),
+        short="On Two Moons all methods are overconfident",
     ),
     Claim(
         "The same, as an eye sees it in the figure",
@@ -188,6 +194,7 @@ CLAIMS = [
         "Balanced versions are more conservative than their counterparts (section 4)",
         "the median coverage AUC is larger, at every budget; every task but Two Moons",
         lambda r: _two(r, _pairs(r), _larger("coverage_auc"), _but(r, "two_moons")),
+        short="Balance makes a method more conservative, Two Moons excepted",
     ),
     Claim(
         "The same, by the paper's definition",
@@ -198,11 +205,13 @@ CLAIMS = [
         "The same on Two Moons",
         "the median coverage AUC is larger, at every budget",
         lambda r: _two(r, _pairs(r), _larger("coverage_auc"), _only(r, "two_moons")),
+        short="The same on Two Moons",
     ),
     Claim(
         "Balanced algorithms have a lower nominal log posterior (appendix E)",
         "its median is smaller, at every budget",
         lambda r: _two(r, _pairs(r), _smaller("nominal_log_prob")),
+        short="Balance lowers the nominal log posterior",
     ),
     Claim(
         "They have a similar nominal log posterior as the budget increases (section 4, appendix E)",
@@ -210,11 +219,13 @@ CLAIMS = [
         lambda r: _two(
             r, _pairs(r), lambda a, b: b.median("nominal_log_prob") - a.median("nominal_log_prob") < SIMILAR, last=True
         ),
+        short="The loss vanishes at the largest budget",
     ),
     Claim(
         "Enforcing the balancing condition leads to more balanced surrogates (appendix E)",
         "the median balancing error is smaller, at every budget; every task but Two Moons",
         lambda r: _two(r, _pairs(r), _smaller("balancing_error"), _but(r, "two_moons")),
+        short="Balance lowers the balancing error, Two Moons excepted",
     ),
     Claim(
         "The same on Two Moons",
@@ -241,6 +252,7 @@ CLAIMS = [
         "Starting at the prior leads to a lower balancing error (appendix G)",
         "the median balancing error is smaller than without, at every budget",
         lambda r: _two(r, INIT[r.name], _smaller("balancing_error")),
+        short="Starting at the prior lowers the balancing error",
     ),
     Claim(
         "Started at the prior, a flow still learns with a high enough budget (appendix G)",

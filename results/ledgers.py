@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from parts import CLASSIFIERS
+from ablations import CLASSIFIERS
+from formats import options_of, table
 from reading import FILES, TASKS, Missing, Results, opened
-from words import options_of, table
 
 #: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
 #: takes the time of the method with the same evaluations: BNRE that of NRE, flows that see two pairs that of BNPE.
@@ -154,17 +154,15 @@ def _step(task: str, method: str) -> int:
 
 
 def state(folder: Path) -> str:
-    """How much of each grid is there, and what made it."""
-    lines, found = [], _opened(folder)
+    """How much of each grid was computed, and with what."""
+    rows, found = [], _opened(folder)
     for name in FILES:
         if name not in found:
-            lines.append(f"- `{name}`: not computed yet.")
+            rows.append([f"`{name}`", "not computed yet", "–", "–", "–", "–"])
             continue
         ds = found[name].ds
-        lines.append(
-            f"- `{name}` ({', '.join(TASKS[t] for t in found[name].tasks)}): {int(ds.attrs['cells_done']):,} of "
-            f"{int(ds.attrs['cells_wanted']):,} cells, "
-            f"{int(ds['pairs']):,} coverage pairs; {ds.attrs['hardware']}, torch {ds.attrs['torch']}, "
-            f"equipoise {ds.attrs['equipoise']}."
-        )
-    return "\n".join(lines)
+        cells = f"{int(ds.attrs['cells_done']):,} of {int(ds.attrs['cells_wanted']):,}"
+        made = [ds.attrs["hardware"], f"torch {ds.attrs['torch']}"]
+        tasks = ", ".join(TASKS[t] for t in found[name].tasks)
+        rows.append([f"`{name}`", tasks, cells, f"{int(ds['pairs']):,}", *made])
+    return table(["grid", "tasks", "cells", "coverage pairs", "hardware", "software"], rows)
