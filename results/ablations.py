@@ -263,8 +263,8 @@ def artefact(folder: Path, grid: str = "artefact") -> str:
         raise Missing(f"`results/{grid}.nc` has no network that was judged twice")
     head = ["", "budget", "at level 0", "at 0.05", "at 0.10", "at 0.50", "coverage AUC"]
     note = (
-        f"*Ours / released, medians over runs, {int(results.ds['pairs']):,} pairs.\n"
-        f"The median curves differ by at most {max(apart):.3f} at any level.*"
+        f"*Ours / released, medians, {int(results.ds['pairs']):,} pairs. "
+        f"Median curves differ by at most {max(apart):.3f} at any level.*"
     )
     return f"{table(head, rows)}\n\n{note}"
 
