@@ -208,13 +208,13 @@ CLAIMS = [
         short="The same on Two Moons",
     ),
     Claim(
-        "Balanced algorithms have a lower nominal log posterior (appendix E)",
+        "Balanced algorithms have a lower nominal log posterior (appendix F)",
         "its median is smaller, at every budget",
         lambda r: _two(r, _pairs(r), _smaller("nominal_log_prob")),
         short="Balance lowers the nominal log posterior",
     ),
     Claim(
-        "They have a similar nominal log posterior as the budget increases (section 4, appendix E)",
+        "They have a similar nominal log posterior as the budget increases (section 4, appendix F)",
         f"at {LARGEST:,} simulations the median is less than {SIMILAR} nat lower",
         lambda r: _two(
             r, _pairs(r), lambda a, b: b.median("nominal_log_prob") - a.median("nominal_log_prob") < SIMILAR, last=True
@@ -222,7 +222,7 @@ CLAIMS = [
         short="The loss vanishes at the largest budget",
     ),
     Claim(
-        "Enforcing the balancing condition leads to more balanced surrogates (appendix E)",
+        "Enforcing the balancing condition leads to more balanced surrogates (appendix F)",
         "the median balancing error is smaller, at every budget; every task but Two Moons",
         lambda r: _two(r, _pairs(r), _smaller("balancing_error"), _but(r, "two_moons")),
         short="Balance lowers the balancing error, Two Moons excepted",
@@ -233,7 +233,7 @@ CLAIMS = [
         lambda r: _two(r, _pairs(r), _smaller("balancing_error"), _only(r, "two_moons")),
     ),
     Claim(
-        "The balancing error of non-balanced algorithms diminishes with the budget (appendix E)",
+        "The balancing error of non-balanced algorithms diminishes with the budget (appendix F)",
         "it at least halves from the smallest budget to the largest that was computed",
         lambda r: _ends(r, PLAIN, lambda a, b: b.median("balancing_error") < 0.5 * a.median("balancing_error")),
     ),
@@ -249,13 +249,13 @@ CLAIMS = [
         ),
     ),
     Claim(
-        "Starting at the prior leads to a lower balancing error (appendix G)",
+        "Starting at the prior leads to a lower balancing error (appendix H)",
         "the median balancing error is smaller than without, at every budget",
         lambda r: _two(r, INIT[r.name], _smaller("balancing_error")),
         short="Starting at the prior lowers the balancing error",
     ),
     Claim(
-        "Started at the prior, a flow still learns with a high enough budget (appendix G)",
+        "Started at the prior, a flow still learns with a high enough budget (appendix H)",
         f"at {LARGEST:,} simulations it keeps more than half of the information that it keeps without",
         lambda r: _two(
             r,
@@ -276,17 +276,17 @@ CLAIMS = [
         ),
     ),
     Claim(
-        "Balanced versions produce larger posteriors for low budgets (appendix F)",
+        "Balanced versions produce larger posteriors for low budgets (appendix G)",
         f"the median entropy is larger, budgets up to {SMALL:,}",
         lambda r: _two(r, _pairs(r), _larger("entropy"), up_to=SMALL),
     ),
     Claim(
-        "Their posteriors shrink as the budget increases (appendix F)",
+        "Their posteriors shrink as the budget increases (appendix G)",
         "the median entropy at the largest budget that was computed is smaller than at the smallest",
         lambda r: _ends(r, list(_pairs(r)), lambda a, b: b.median("entropy") < a.median("entropy")),
     ),
     Claim(
-        "On SLCP BNRE and BNRE-C recover posteriors like their counterparts', BNPE larger ones (appendix F)",
+        "On SLCP BNRE and BNRE-C recover posteriors like their counterparts', BNPE larger ones (appendix G)",
         f"at {LARGEST:,} simulations the entropy is more than {SIMILAR} nat larger for flows and not for classifiers",
         _recovered,
     ),
