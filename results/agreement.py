@@ -12,7 +12,7 @@ import numpy as np
 
 from claims import PLAIN
 from formats import signed, table
-from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, published
+from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, optional, published
 
 #: The largest error of a number read off the published figure.
 READING_ERROR = 0.02
@@ -42,7 +42,7 @@ def against_published(task: str, folder: Path) -> str:
     ours = opened("released", folder)
     if task not in ours.tasks:
         raise Missing(f"`results/released.nc` has nothing of {TASKS[task]}")
-    levels, best = ours.ds["level"].values, _optional("paper", folder)
+    levels, best = ours.ds["level"].values, optional("paper", folder)
     rows = []
     for key, theirs in published().items():
         if key[0] != task:
@@ -69,7 +69,7 @@ def agreement(folder: Path) -> str:
     The last column is what two exact replicates of five runs each would give, if both scattered as our runs do: the
     difference of two medians of five has variance 2 · 0.287 σ², with σ the standard deviation of our runs.
     """
-    ours, best = opened("released", folder), _optional("paper", folder)
+    ours, best = opened("released", folder), optional("paper", folder)
     keys = [k for k in published() if k in ours.settings]
     if not keys:
         raise Missing("no published setting is in `results/released.nc`")
@@ -146,10 +146,3 @@ def systematic(folder: Path) -> str:
     if not rows:
         raise Missing("no published setting is in `results/released.nc`")
     return table(["", "cells", "ours higher", "ours lower", "mean difference"], rows)
-
-
-def _optional(name: str, folder: Path) -> Results | None:
-    try:
-        return opened(name, folder)
-    except Missing:
-        return None

@@ -219,7 +219,7 @@ CLAIMS = [
         lambda r: _two(
             r, _pairs(r), lambda a, b: b.median("nominal_log_prob") - a.median("nominal_log_prob") < SIMILAR, last=True
         ),
-        short="The loss vanishes at the largest budget",
+        short="This difference vanishes at the largest budget",
     ),
     Claim(
         "Enforcing the balancing condition leads to more balanced surrogates (appendix F)",

@@ -1,4 +1,4 @@
-"""What the results cost, from their ledgers, beside the authors' loop; and what they were made with."""
+"""The cost of the results from their ledgers, compared with the authors' loop, and what they were made with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xarray as xr
 
 from ablations import CLASSIFIERS
 from formats import options_of, table
-from reading import FILES, TASKS, Missing, Results, opened
+from reading import FILES, TASKS, Missing, Results, optional
 
 #: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
 #: takes the time of the method with the same evaluations: BNRE that of NRE, flows that see two pairs that of BNPE.
@@ -107,14 +107,9 @@ def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
 
 
 def _opened(folder: Path) -> dict[str, Results]:
-    """The results that are there."""
-    found = {}
-    for name in FILES:
-        try:
-            found[name] = opened(name, folder)
-        except Missing:
-            continue
-    return found
+    """The results files that exist."""
+    found = {name: optional(name, folder) for name in FILES}
+    return {name: results for name, results in found.items() if results is not None}
 
 
 def _compared(loop: float, busy: float) -> list[str]:

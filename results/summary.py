@@ -13,7 +13,7 @@ from agreement import agrees
 from claims import CLAIMS, PAIRS, decide
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from formats import counted, signed, table
-from reading import LABELS, TASKS, Missing, Results, figure_auc, opened, published
+from reading import LABELS, TASKS, Missing, Results, figure_auc, opened, optional, published
 
 #: A run that gains less than this over the prior, in nats, has learnt next to nothing.
 LEARNT = 0.4
@@ -27,7 +27,7 @@ FLOWS = ("npe", "bnpe", "rnpe", "brnpe", "bnpe_init", "brnpe_init")
 
 def answer(folder: Path) -> str:
     """The claims that matter most, in short, and whether they hold in both protocols."""
-    found = {name: _optional(name, folder) for name in ("paper", "released")}
+    found = {name: optional(name, folder) for name in ("paper", "released")}
     if not any(found.values()):
         raise Missing("`results/paper.nc` and `results/released.nc` are not there")
     rows = [["The published coverage AUCs agree with ours", *(_published(r) for r in found.values())]]
@@ -35,7 +35,7 @@ def answer(folder: Path) -> str:
         if claim.short:
             cells = ["not computed" if r is None else _bold(decide(claim, r)[0]) for r in found.values()]
             rows.append([claim.short, *cells])
-    mixed = _optional("mixture", folder)
+    mixed = optional("mixture", folder)
     if mixed is not None:
         verdicts = [v for m in ("bnpe", "brnpe") for v in _verdicts(mixed, m, "verdict")]
         whole = f"{verdicts.count(CERTIFIED)} of {len(verdicts)} certified"
@@ -147,7 +147,7 @@ def jumps(folder: Path) -> str:
                 jumped = (np.diff(loss, axis=-1) > JUMP).any(-1)
             cells.append(f"{int(jumped.sum())} of {len(loss)}" if len(loss) else "–")
         rows.append([TASKS[task], *cells])
-    return table([f"flows whose loss rises by {JUMP} or more", *(f"{b:,}" for b in results.budgets)], rows)
+    return table([f"flows whose loss rises by more than {JUMP}", *(f"{b:,}" for b in results.budgets)], rows)
 
 
 def mixtures(folder: Path) -> str:
@@ -163,10 +163,3 @@ def mixtures(folder: Path) -> str:
 def _verdicts(results: Results, method: str, name: str) -> list[str]:
     values = results.ds[name].sel({"method": method}).values.ravel() if method in results.methods else []
     return [str(v) for v in values if str(v)]
-
-
-def _optional(name: str, folder: Path) -> Results | None:
-    try:
-        return opened(name, folder)
-    except Missing:
-        return None

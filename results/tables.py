@@ -23,7 +23,7 @@ from claims import CLAIMS, decide, exceptions
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
-from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, pictured
+from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
 from summary import answer, certificates, information, jumps, learnt, mixtures, weights
 
 DOCS = HERE.parent / "docs"
@@ -81,12 +81,7 @@ def _marked(s: Setting, variable: str, digits: int) -> str:
 
 def claims(folder: Path) -> str:
     """Every claim, its rule, and what the results of both protocols say."""
-    found = {}
-    for name in ("paper", "released"):
-        try:
-            found[name] = opened(name, folder)
-        except Missing:
-            continue
+    found = {n: r for n in ("paper", "released") if (r := optional(n, folder)) is not None}
     if not found:
         raise Missing("`results/paper.nc` and `results/released.nc` are not there")
     rows = []
@@ -110,7 +105,7 @@ def claims(folder: Path) -> str:
 
 
 def picture(name: str, needs: str, words: str, folder: Path) -> str:
-    """A figure of `figures.py`, once the results that it shows are there."""
+    """A figure of `figures.py`, if the results it shows were computed."""
     opened(needs, folder)
     return f"![{words}](figures/reproduction-{name}.png)"
 
