@@ -59,12 +59,14 @@ class Claim:
         rule: what decides a case, in words.
         cases: all of them, from the results of one protocol.
         enough: the share of the cases that makes it hold, and hold in part.
+        short: the claim in a few words, where it stands in the short table.
     """
 
     words: str
     rule: str
     cases: Callable[[Results], Iterator[Case]]
     enough: tuple[float, float] = (HOLDS, PARTLY)
+    short: str = ""
 
 
 def decide(claim: Claim, results: Results) -> tuple[str, list[Case]]:
@@ -158,11 +160,13 @@ CLAIMS = [
         f"most runs are found overconfident, budgets up to {SMALL:,}",
         lambda r: _one(r, r.tasks, PLAIN, lambda s: s.mostly("overconfident"), SMALL),
         (SOMETIMES, SOMETIMES),
+        short="Without balance, posteriors can be overconfident",
     ),
     Claim(
         "Balanced versions tend to produce conservative approximations, Two Moons excepted (abstract, section 4)",
         "most runs are not found overconfident; every task but Two Moons, every budget",
         lambda r: _one(r, _but(r, "two_moons"), _balanced(r), lambda s: not s.mostly("overconfident")),
+        short="Balanced methods are not overconfident, Two Moons excepted",
     ),
     Claim(
         "The same, as an eye sees it in the figure",
@@ -173,11 +177,13 @@ CLAIMS = [
         "(Not claimed: that flows started at the prior do, too)",
         "most runs are not found overconfident; every task but Two Moons, every budget",
         lambda r: _one(r, _but(r, "two_moons"), list(INIT[r.name]), lambda s: not s.mostly("overconfident")),
+        short="(Not claimed) Flows started at the prior are not overconfident",
     ),
     Claim(
         "Two Moons consistently produced overconfident surrogates for all algorithms (section 4)",
         "most runs are found overconfident",
         lambda r: _one(r, _only(r, "two_moons"), r.methods, lambda s: s.mostly("overconfident")),
+        short="On Two Moons all methods are overconfident",
     ),
     Claim(
         "The same, as an eye sees it in the figure",
@@ -188,6 +194,7 @@ CLAIMS = [
         "Balanced versions are more conservative than their counterparts (section 4)",
         "the median coverage AUC is larger, at every budget; every task but Two Moons",
         lambda r: _two(r, _pairs(r), _larger("coverage_auc"), _but(r, "two_moons")),
+        short="Balance makes a method more conservative, Two Moons excepted",
     ),
     Claim(
         "The same, by the paper's definition",
@@ -198,23 +205,27 @@ CLAIMS = [
         "The same on Two Moons",
         "the median coverage AUC is larger, at every budget",
         lambda r: _two(r, _pairs(r), _larger("coverage_auc"), _only(r, "two_moons")),
+        short="The same on Two Moons",
     ),
     Claim(
-        "Balanced algorithms have a lower nominal log posterior (appendix E)",
+        "Balanced algorithms have a lower nominal log posterior (appendix F)",
         "its median is smaller, at every budget",
         lambda r: _two(r, _pairs(r), _smaller("nominal_log_prob")),
+        short="Balance lowers the nominal log posterior",
     ),
     Claim(
-        "They have a similar nominal log posterior as the budget increases (section 4, appendix E)",
+        "They have a similar nominal log posterior as the budget increases (section 4, appendix F)",
         f"at {LARGEST:,} simulations the median is less than {SIMILAR} nat lower",
         lambda r: _two(
             r, _pairs(r), lambda a, b: b.median("nominal_log_prob") - a.median("nominal_log_prob") < SIMILAR, last=True
         ),
+        short="This difference vanishes at the largest budget",
     ),
     Claim(
-        "Enforcing the balancing condition leads to more balanced surrogates (appendix E)",
+        "Enforcing the balancing condition leads to more balanced surrogates (appendix F)",
         "the median balancing error is smaller, at every budget; every task but Two Moons",
         lambda r: _two(r, _pairs(r), _smaller("balancing_error"), _but(r, "two_moons")),
+        short="Balance lowers the balancing error, Two Moons excepted",
     ),
     Claim(
         "The same on Two Moons",
@@ -222,7 +233,7 @@ CLAIMS = [
         lambda r: _two(r, _pairs(r), _smaller("balancing_error"), _only(r, "two_moons")),
     ),
     Claim(
-        "The balancing error of non-balanced algorithms diminishes with the budget (appendix E)",
+        "The balancing error of non-balanced algorithms diminishes with the budget (appendix F)",
         "it at least halves from the smallest budget to the largest that was computed",
         lambda r: _ends(r, PLAIN, lambda a, b: b.median("balancing_error") < 0.5 * a.median("balancing_error")),
     ),
@@ -238,12 +249,13 @@ CLAIMS = [
         ),
     ),
     Claim(
-        "Starting at the prior leads to a lower balancing error (appendix G)",
+        "Starting at the prior leads to a lower balancing error (appendix H)",
         "the median balancing error is smaller than without, at every budget",
         lambda r: _two(r, INIT[r.name], _smaller("balancing_error")),
+        short="Starting at the prior lowers the balancing error",
     ),
     Claim(
-        "Started at the prior, a flow still learns with a high enough budget (appendix G)",
+        "Started at the prior, a flow still learns with a high enough budget (appendix H)",
         f"at {LARGEST:,} simulations it keeps more than half of the information that it keeps without",
         lambda r: _two(
             r,
@@ -264,17 +276,17 @@ CLAIMS = [
         ),
     ),
     Claim(
-        "Balanced versions produce larger posteriors for low budgets (appendix F)",
+        "Balanced versions produce larger posteriors for low budgets (appendix G)",
         f"the median entropy is larger, budgets up to {SMALL:,}",
         lambda r: _two(r, _pairs(r), _larger("entropy"), up_to=SMALL),
     ),
     Claim(
-        "Their posteriors shrink as the budget increases (appendix F)",
+        "Their posteriors shrink as the budget increases (appendix G)",
         "the median entropy at the largest budget that was computed is smaller than at the smallest",
         lambda r: _ends(r, list(_pairs(r)), lambda a, b: b.median("entropy") < a.median("entropy")),
     ),
     Claim(
-        "On SLCP BNRE and BNRE-C recover posteriors like their counterparts', BNPE larger ones (appendix F)",
+        "On SLCP BNRE and BNRE-C recover posteriors like their counterparts', BNPE larger ones (appendix G)",
         f"at {LARGEST:,} simulations the entropy is more than {SIMILAR} nat larger for flows and not for classifiers",
         _recovered,
     ),

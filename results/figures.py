@@ -24,13 +24,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+from ablations import STARTS, STRENGTHS, part_of, places_of, started
 from equipoise.report import write_figures, write_report
 from equipoise.report.figures import balancing_error, gallery, nominal_log_prob, plane
 from equipoise.report.layout import say_missing
 from equipoise.report.panels import coverage_panel
 from equipoise.report.results import Labels
 from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
-from parts import STARTS, STRENGTHS, part_of, places_of, started
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"

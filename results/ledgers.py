@@ -1,4 +1,4 @@
-"""What the results cost, from their ledgers, beside the authors' loop; and what they were made with."""
+"""The cost of the results from their ledgers, compared with the authors' loop, and what they were made with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from parts import CLASSIFIERS
-from reading import FILES, TASKS, Missing, Results, opened
-from words import options_of, table
+from ablations import CLASSIFIERS
+from formats import options_of, table
+from reading import FILES, TASKS, Missing, Results, optional
 
 #: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
 #: takes the time of the method with the same evaluations: BNRE that of NRE, flows that see two pairs that of BNPE.
@@ -107,14 +107,9 @@ def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
 
 
 def _opened(folder: Path) -> dict[str, Results]:
-    """The results that are there."""
-    found = {}
-    for name in FILES:
-        try:
-            found[name] = opened(name, folder)
-        except Missing:
-            continue
-    return found
+    """The results files that exist."""
+    found = {name: optional(name, folder) for name in FILES}
+    return {name: results for name, results in found.items() if results is not None}
 
 
 def _compared(loop: float, busy: float) -> list[str]:
@@ -154,17 +149,15 @@ def _step(task: str, method: str) -> int:
 
 
 def state(folder: Path) -> str:
-    """How much of each grid is there, and what made it."""
-    lines, found = [], _opened(folder)
+    """How much of each grid was computed, and with what."""
+    rows, found = [], _opened(folder)
     for name in FILES:
         if name not in found:
-            lines.append(f"- `{name}`: not computed yet.")
+            rows.append([f"`{name}`", "not computed yet", "–", "–", "–", "–"])
             continue
         ds = found[name].ds
-        lines.append(
-            f"- `{name}` ({', '.join(TASKS[t] for t in found[name].tasks)}): {int(ds.attrs['cells_done']):,} of "
-            f"{int(ds.attrs['cells_wanted']):,} cells, "
-            f"{int(ds['pairs']):,} coverage pairs; {ds.attrs['hardware']}, torch {ds.attrs['torch']}, "
-            f"equipoise {ds.attrs['equipoise']}."
-        )
-    return "\n".join(lines)
+        cells = f"{int(ds.attrs['cells_done']):,} of {int(ds.attrs['cells_wanted']):,}"
+        made = [ds.attrs["hardware"], f"torch {ds.attrs['torch']}"]
+        tasks = ", ".join(TASKS[t] for t in found[name].tasks)
+        rows.append([f"`{name}`", tasks, cells, f"{int(ds['pairs']):,}", *made])
+    return table(["grid", "tasks", "cells", "coverage pairs", "hardware", "software"], rows)

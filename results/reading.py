@@ -1,4 +1,4 @@
-"""What tables and figures have in common: the results files, the published numbers, and how both are read.
+"""Reads the results files and the published numbers, for tables and figures.
 
 Needs numpy and xarray, and no torch.
 """
@@ -17,6 +17,7 @@ __all__ = [
     "budgets_of",
     "figure_auc",
     "opened",
+    "optional",
     "pictured",
     "published",
 ]
@@ -44,7 +45,7 @@ DRAWN_AS = {"bnpe": "brnpe", "bnpe_init": "brnpe_init"}
 
 
 class Missing(Exception):
-    """Results that a part needs and that are not there."""
+    """Results that a table or figure needs and that were not computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Setting:
 
     Arguments:
         task, method, budget: which.
-        numbers: every number of a run, with shape `(runs,)`, of the runs that are there.
+        numbers: every number of a run, with shape `(runs,)`, of the computed runs.
         verdicts: of each run, after Holm's correction over all cells of the results.
         curve: the median over runs of the coverage, with shape `(levels,)`.
     """
@@ -73,7 +74,7 @@ class Setting:
 
     @property
     def dip(self) -> float:
-        """The least that the median curve lies above the diagonal; negative where it lies below."""
+        """The minimum of coverage − level of the median curve; negative where it lies below the diagonal."""
         return float((self.curve - np.linspace(0, 1, len(self.curve))).min())
 
     def mostly(self, verdict: str) -> bool:
@@ -98,7 +99,7 @@ class Results:
 
     @cached_property
     def settings(self) -> dict[tuple[str, str, int], Setting]:
-        """Every setting of which a run is there."""
+        """Every setting with at least one computed run."""
         ds, found = self.ds, {}
         axes = ("task", "method", "budget", "run")
         numbers = {str(n): v.values for n, v in ds.data_vars.items() if v.dims == axes and v.dtype.kind in "fi"}
@@ -128,7 +129,7 @@ class Results:
         return sorted({k[2] for k in self.settings})
 
     def each(self, tasks: list[str], methods: list[str], budgets: list[int]) -> Iterator[Setting]:
-        """The settings there are of these."""
+        """The computed settings among these."""
         for key in ((t, m, b) for t in tasks for m in methods for b in budgets):
             if key in self.settings:
                 yield self.settings[key]
@@ -138,6 +139,14 @@ def opened(name: str, folder: Path = HERE) -> Results:
     """A results file, read once as long as it does not change."""
     file = folder / f"{name}.nc"
     return _opened(name, folder, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+def optional(name: str, folder: Path = HERE) -> Results | None:
+    """A results file, or None if it has not been computed."""
+    try:
+        return opened(name, folder)
+    except Missing:
+        return None
 
 
 @lru_cache(maxsize=16)

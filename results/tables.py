@@ -1,132 +1,43 @@
-"""Fill the tables of docs/reproduction.md from the results beside this file.
+"""Fill the tables of docs/reproduction.md and docs/reproduction/ from the results beside this file.
 
     python results/tables.py             write them
-    python results/tables.py --check     exit with 1 if they are not what the results say
+    python results/tables.py --check     exit with 1 if they differ from the results
 
-Each stands between `<!-- table: NAME -->` and `<!-- end -->`. What has not been computed yet is said in a sentence.
+Each stands between `<!-- table: NAME -->` and `<!-- end -->`. A sentence says what has not been computed.
 """
 
 from __future__ import annotations
 
-__all__ = ["BLOCKS", "fill", "main"]
+__all__ = ["BLOCKS", "DOCS", "PAGES", "fill", "main", "up_to_docs"]
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from claims import CLAIMS, PLAIN, decide, exceptions
+from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
+from agreement import against_published, agreement, systematic
+from claims import CLAIMS, decide, exceptions
 from equipoise.report.results import CERTIFIED, OVERCONFIDENT
+from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
-from parts import ablation, artefact, mixture, start, started, strength
-from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, pictured, published
-from words import counted, ranged, signed, table
+from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
+from summary import answer, certificates, information, jumps, learnt, mixtures, weights
 
-DOC = HERE.parent / "docs" / "reproduction.md"
-#: How far off a number read off the published figure may be.
-READING_ERROR = 0.02
-#: A difference that is larger than this and still agrees does so because the runs scatter.
-SCATTERED = 0.05
-
-
-# --- against the published figure -------------------------------------------------------------------------------------
-
-
-def against_published(task: str, folder: Path) -> str:
-    """Every published number of a task beside ours."""
-    ours = opened("released", folder)
-    if task not in ours.tasks:
-        raise Missing(f"`results/released.nc` has nothing of {TASKS[task]}")
-    levels = ours.ds["level"].values
-    try:
-        best = opened("paper", folder)
-    except Missing:
-        best = None
-    rows = []
-    for (t, method, budget), theirs in published().items():
-        if t != task:
-            continue
-        name = (
-            LABELS[method]
-            if not method.startswith("brnpe")
-            else f"{LABELS[method]}, drawn as {LABELS[method.replace('brnpe', 'bnpe')]}"
-        )
-        other = best.settings.get((task, method, budget)) if best is not None else None
-        last = [signed(figure_auc(other, levels)) if other is not None else "–"]
-        s = ours.settings.get((task, method, budget))
-        if s is None:
-            rows.append([name, f"{budget:,}", signed(theirs), "–", "–", "–", "not computed", *last])
-            continue
-        low, high = s.ends("coverage_auc")
-        middle = figure_auc(s, levels)
-        agrees = "yes" if _agrees(s, middle, theirs) else "**no**"
-        runs = f"{signed(low)} … {signed(high)}"
-        rows.append([name, f"{budget:,}", signed(theirs), signed(middle), runs, signed(middle - theirs), agrees, *last])
-    head = ["", "budget", "published", "ours, last weights", "our runs", "difference", "agrees", "ours, best weights"]
-    return table(head, rows)
-
-
-def _agrees(s: Setting, middle: float, theirs: float) -> bool:
-    """Whether a published number is within its reading error and half the range of our runs."""
-    low, high = s.ends("coverage_auc")
-    return abs(middle - theirs) <= READING_ERROR + (high - low) / 2
-
-
-def agreement(folder: Path) -> str:
-    """How many of the published numbers are reproduced."""
-    ours = opened("released", folder)
-    levels = ours.ds["level"].values
-    both = [(ours.settings[k], v) for k, v in published().items() if k in ours.settings]
-    if not both:
-        raise Missing("no published setting is in `results/released.nc`")
-    middles = np.array([figure_auc(s, levels) for s, _ in both])
-    theirs = np.array([v for _, v in both])
-    agree = [_agrees(s, m, t) for (s, t), m in zip(both, middles, strict=True)]
-    gap = np.abs(middles - theirs)
-    clear = np.abs(theirs) > READING_ERROR
-    close = gap <= READING_ERROR
-
-    def named(chosen: Iterable[int]) -> str:
-        return ", ".join(f"{LABELS[s.method]} on {TASKS[s.task]} at {s.budget:,}" for s in (both[i][0] for i in chosen))
-
-    order = np.argsort(-gap)
-    apart, loose = [i for i in order if not agree[i]], [i for i in order if agree[i] and gap[i] > SCATTERED]
-    text = (
-        f"{len(both)} of {len(published())} published numbers were computed here so far. {int(close.sum())} are "
-        f"reproduced to {READING_ERROR}, and {sum(agree)} agree. The median difference is {np.median(gap):.3f}, the "
-        f"largest {gap.max():.3f}; the sign is the same in "
-        f"{int((np.sign(middles) == np.sign(theirs))[clear].sum())} of the {int(clear.sum())} that are further than "
-        f"{READING_ERROR} from 0."
-    )
-    text += f" Those that do not agree: {named(apart)}." if apart else ""
-    text += f" Those that agree only because our runs scatter: {named(loose)}." if loose else ""
-    try:
-        best = opened("paper", folder)
-    except Missing:
-        return text
-    same = [k for k in published() if k in best.settings and k in ours.settings]
-    plain = [k for k in same if k[1] in PLAIN and k[0] != "two_moons"]
-    counts = [
-        sum(_agrees(r.settings[k], figure_auc(r.settings[k], levels), published()[k]) for k in keys)
-        for keys in (same, plain)
-        for r in (ours, best)
-    ]
-    return (
-        f"{text}\n\nWith the text's protocol, and so with best weights, {counts[1]} of {len(same)} would agree. What "
-        f"tells the two apart are the unbalanced methods, Two Moons left out: {counts[2]} of {len(plain)} agree with "
-        f"last weights and {counts[3]} with best ones."
-    )
+DOCS = HERE.parent / "docs"
+PAGES = (
+    DOCS / "reproduction.md",
+    *(DOCS / "reproduction" / f"{n}.md" for n in ("tables", "ablations", "galleries", "cost")),
+)
 
 
 # --- every setting ----------------------------------------------------------------------------------------------------
 
 
 def by_budget(name: str, variable: str, digits: int, folder: Path) -> str:
-    """A number of every setting: a table a task, methods × budgets."""
+    """A number of every setting: one table per task, methods × budgets."""
     results = opened(name, folder)
     parts = []
     for task in results.tasks:
@@ -170,12 +81,7 @@ def _marked(s: Setting, variable: str, digits: int) -> str:
 
 def claims(folder: Path) -> str:
     """Every claim, its rule, and what the results of both protocols say."""
-    found = {}
-    for name in ("paper", "released"):
-        try:
-            found[name] = opened(name, folder)
-        except Missing:
-            continue
+    found = {n: r for n in ("paper", "released") if (r := optional(n, folder)) is not None}
     if not found:
         raise Missing("`results/paper.nc` and `results/released.nc` are not there")
     rows = []
@@ -199,7 +105,7 @@ def claims(folder: Path) -> str:
 
 
 def picture(name: str, needs: str, words: str, folder: Path) -> str:
-    """A figure of `figures.py`, once the results that it shows are there."""
+    """A figure of `figures.py`, if the results it shows were computed."""
     opened(needs, folder)
     return f"![{words}](figures/reproduction-{name}.png)"
 
@@ -220,8 +126,18 @@ def pictures_of(task: str, folder: Path) -> str:
 
 BLOCKS: dict[str, Callable[[Path], str]] = (
     {
+        "answer": answer,
         "state": state,
         "agreement": agreement,
+        "systematic": systematic,
+        "weights": weights,
+        "certificates": certificates,
+        "information": information,
+        "learnt": learnt,
+        "jumps": jumps,
+        "mixtures": mixtures,
+        "changes": changes,
+        "starts": starts,
         **{f"published-{task}": partial(against_published, task) for task in TASKS},
         "claims": claims,
         "verdicts-paper": partial(verdicts, "paper"),
@@ -260,8 +176,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
 )
 
 
-def fill(text: str, folder: Path = HERE) -> str:
-    """The document with every table made anew."""
+def fill(text: str, folder: Path = HERE, up: str = "") -> str:
+    """The text of a page with every table written again; `up` leads from the page to docs/."""
 
     def made(match: re.Match[str]) -> str:
         name = match[1]
@@ -271,25 +187,33 @@ def fill(text: str, folder: Path = HERE) -> str:
             inside = BLOCKS[name](folder)
         except Missing as why:
             inside = f"*Not computed yet: {why}.*"
-        return f"<!-- table: {name} -->\n\n{inside}\n\n<!-- end -->"
+        return f"<!-- table: {name} -->\n\n{inside.replace('](figures/', f']({up}figures/')}\n\n<!-- end -->"
 
     return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
+
+
+def up_to_docs(page: Path, docs: Path = DOCS) -> str:
+    """The relative path from the folder of a page to docs/."""
+    return "../" * (len(page.relative_to(docs).parts) - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something would change")
     parser.add_argument("--results", type=Path, default=HERE, help="where the results are")
-    parser.add_argument("--doc", type=Path, default=DOC, help="the document")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the pages")
     options = parser.parse_args(arguments)
-    before = options.doc.read_text(encoding="utf-8")
-    after = fill(before, options.results)
-    if options.check:
-        print(f"{options.doc} is {'up to date' if before == after else 'not what the results say: run this again'}")
-        return int(before != after)
-    options.doc.write_text(after, encoding="utf-8")
-    print(f"wrote {options.doc}")
-    return 0
+    stale = 0
+    for page in (options.docs / page.relative_to(DOCS) for page in PAGES):
+        before = page.read_text(encoding="utf-8")
+        after = fill(before, options.results, up_to_docs(page, options.docs))
+        if options.check:
+            stale += before != after
+            print(f"{page} {'is up to date' if before == after else 'differs from the results: run this again'}")
+        else:
+            page.write_text(after, encoding="utf-8")
+            print(f"wrote {page}")
+    return int(stale > 0)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
-"""Tables and figures of docs/reproduction.md: what they say follows from the results, and the document says it."""
+"""Tables and figures of docs/reproduction.md and docs/reproduction/: they follow from the results."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 from report_results import synthetic_results
 
+import ablations
+import agreement
 import claims
 import figures
+import formats
 import ledgers
-import parts
 import reading
+import summary
 import tables
-import words
 from equipoise.experiments import load_grid
 
 METHODS = ["nre", "bnre", "nre_c", "bnre_c", "npe", "rnpe", "brnpe", "brnpe_init"]
@@ -70,13 +71,13 @@ class Fake:
 # --- the document -----------------------------------------------------------------------------------------------------
 
 
-def test_the_document_says_what_the_results_say():
-    text = tables.DOC.read_text(encoding="utf-8")
-    assert tables.fill(text) == text, "run `make figures`"
-    named = re.findall(r"<!-- table: ([\w-]+) -->", text)
-    assert sorted(named) == sorted(tables.BLOCKS), "every table stands in the document, once"
-    for picture in re.findall(r"\]\((figures/[^)]+)\)", text):
-        assert (tables.DOC.parent / picture).exists(), f"{picture} is not there: run `make figures`"
+def test_pages_say_what_the_results_say():
+    named: list[str] = []
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tables.fill(text, up=tables.up_to_docs(page)) == text, "run `make figures`"
+        named += re.findall(r"<!-- table: ([\w-]+) -->", text)
+    assert sorted(named) == sorted(tables.BLOCKS), "every table is on one page, once"
 
 
 def test_without_results_each_table_says_which_file_is_missing(tmp_path):
@@ -89,13 +90,17 @@ def test_without_results_each_table_says_which_file_is_missing(tmp_path):
 
 
 def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
-    doc = tmp_path / "doc.md"
-    doc.write_text(tables.DOC.read_text(encoding="utf-8"), encoding="utf-8")
-    options = ["--results", str(made_up), "--doc", str(doc)]
+    pages = [tmp_path / page.relative_to(tables.DOCS) for page in tables.PAGES]
+    for page, copy in zip(tables.PAGES, pages, strict=True):
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    options = ["--results", str(made_up), "--docs", str(tmp_path)]
     assert tables.main([*options, "--check"]) == 1 and tables.main(options) == 0
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
-    missing = set(re.findall(r"`results/(\w+)\.nc` is not there", doc.read_text(encoding="utf-8")))
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    missing = set(re.findall(r"`results/(\w+)\.nc` is not there", text))
     assert missing == {"ablation", "start", "artefact", "leakage", "mixture", "strength"}
+    assert "](figures/reproduction-auc.png)" in text and "](../figures/reproduction-log-paper.png)" in text
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -133,8 +138,8 @@ def test_settings_are_the_runs_that_are_there(made_up):
 
 def test_agreement_allows_for_reading_and_for_the_range_of_runs():
     s = setting(coverage_auc=[-0.10, -0.08, -0.04])
-    assert tables._agrees(s, -0.08, -0.129) and tables._agrees(s, -0.08, -0.031)  # 0.02 + 0.06 / 2
-    assert not tables._agrees(s, -0.08, -0.131) and not tables._agrees(s, -0.08, -0.029)
+    assert agreement.agrees(s, -0.08, -0.129) and agreement.agrees(s, -0.08, -0.031)  # 0.02 + 0.06 / 2
+    assert not agreement.agrees(s, -0.08, -0.131) and not agreement.agrees(s, -0.08, -0.029)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -255,7 +260,7 @@ def test_every_claim_is_decided_on_results_of_both_protocols(made_up):
         assert all(re.match(r"(holds|holds in part|does not hold): \d+ of \d+$|not computed$", d) for d in decided)
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- ablations --------------------------------------------------------------------------------------------------------
 
 
 def test_every_part_of_the_grid_has_its_place_in_the_table():
@@ -264,10 +269,10 @@ def test_every_part_of_the_grid_has_its_place_in_the_table():
     found = [
         part.method
         for keep in ("best", "last")
-        for loss in parts.LOSSES
-        for term in parts.TERMS
-        for s in parts.STRENGTHS
-        if (part := parts.part_of(results, "slcp", 1024, loss, term, s, keep)) is not None
+        for loss in ablations.LOSSES
+        for term in ablations.TERMS
+        for s in ablations.STRENGTHS
+        if (part := ablations.part_of(results, "slcp", 1024, loss, term, s, keep)) is not None
     ]
     assert set(found) == {m.label for m in grid.methods}
     balanced = [m for m in found if "strength" in m]
@@ -279,7 +284,7 @@ def test_what_a_part_does_is_over_pairs_that_differ_in_it_alone():
     adds = {"last": -0.2, "rnpe": 0.05, "kl": 0.01, "unbiased": 0.002, "multiclass": -0.03}
 
     def area(label):
-        name, options = words.options_of(label)
+        name, options = formats.options_of(label)
         term = "unbiased" if "unbiased" in options else options.get("balance", "")
         return adds.get(options["keep"], 0) + adds.get(term, 0) + 0.05 * name.endswith("rnpe")
 
@@ -287,7 +292,7 @@ def test_what_a_part_does_is_over_pairs_that_differ_in_it_alone():
         setting(method=m.label, coverage_auc=[area(m.label)] * 3, nominal_log_prob=[-1.0] * 3)
         for m in load_grid("ablation").methods
     ]
-    lines = parts._parts_in_words(Fake("ablation", *some)).splitlines()
+    lines = ablations.changes_of(Fake("ablation", *some)).splitlines()[2:]
     expected = {
         "last weights": ("−0.200", 40),
         "ratio loss": ("+0.050", 26),
@@ -296,14 +301,13 @@ def test_what_a_part_does_is_over_pairs_that_differ_in_it_alone():
         "multiclass": ("−0.030", 8),
     }
     for line, (start, (value, pairs)) in zip(lines, expected.items(), strict=True):
-        assert line.startswith(f"- {start}") and f"AUC {value} in the median ({value} … {value})" in line
-        assert f"over {pairs} pairs" in line
+        assert line.startswith(f"| {start}") and f"| {pairs} | {value} | {value} … {value} |" in line
 
 
 def test_every_start_of_the_grid_has_words():
     for entry in load_grid("start").methods:
-        _, options = words.options_of(entry.label)
-        assert (options.get("start", "random"), options.get("init", "")) in parts.STARTS
+        _, options = formats.options_of(entry.label)
+        assert (options.get("start", "random"), options.get("init", "")) in ablations.STARTS
 
 
 def test_the_artefact_is_read_from_networks_that_were_judged_twice(tmp_path):
@@ -311,7 +315,7 @@ def test_the_artefact_is_read_from_networks_that_were_judged_twice(tmp_path):
     ds = synthetic_results(("slcp",), ("nre", "bnre"), (1024,), 2, 1, 500, "released", gallery=False)
     ds = ds.assign_coords(method=labels)
     ds.to_netcdf(tmp_path / "artefact.nc", engine="h5netcdf")
-    text = parts.artefact(tmp_path)
+    text = ablations.artefact(tmp_path)
     curves = ds["coverage"].median("run").values[0, :, 0]
     assert f"| {curves[0, 10]:.3f} / {curves[1, 10]:.3f} |" in text
     assert f"differ by at most {np.abs(curves[0] - curves[1]).max():.3f} at any level" in text
@@ -324,14 +328,14 @@ def test_another_strength_stands_beside_the_texts_and_the_published_number(tmp_p
     other["coverage"][:] = np.linspace(0, 1, other.sizes["level"]) ** 2
     other["coverage"][:, 1, 1] = np.nan
     other.to_netcdf(tmp_path / "strength.nc", engine="h5netcdf")
-    rows = parts.strength(tmp_path).splitlines()[2:5]
+    rows = ablations.strength(tmp_path).splitlines()[2:5]
     assert [row.split(" | ")[0] for row in rows] == [
         "| BNRE, SLCP, λ = 100 / 50",
         "| BNRE, SLCP, λ = 100 / 50",
         "| BNRE-C, SLCP, λ = 100 / 50",
     ]
     here = reading.figure_auc(reading.Results("released", tmp_path).settings["slcp", "bnre", 8192], ds["level"].values)
-    assert f"| 8,192 | +0.020 | {words.signed(here)}<br>" in rows[1] and "| −0.166<br>" in rows[1]
+    assert f"| 8,192 | +0.020 | {formats.signed(here)}<br>" in rows[1] and "| −0.166<br>" in rows[1]
 
 
 def test_places_that_were_not_computed_have_no_table_and_no_panel(tmp_path):
@@ -340,8 +344,8 @@ def test_places_that_were_not_computed_have_no_table_and_no_panel(tmp_path):
     ds = ds.assign_coords(method=["nre[keep=best]", "bnre[strength=10,keep=best]"])
     ds.to_netcdf(tmp_path / "ablation.nc", engine="h5netcdf")
     results = reading.Results("ablation", tmp_path)
-    assert parts.places_of(results) == [("slcp", 1024), ("slcp", 8192), ("two_moons", 1024)]
-    text = parts.ablation(tmp_path)
+    assert ablations.places_of(results) == [("slcp", 1024), ("slcp", 8192), ("two_moons", 1024)]
+    text = ablations.ablation(tmp_path)
     assert text.count("simulations**") == 3 and "*Not computed yet: Two Moons 8,192 (classifiers).*" in text
     assert len(figures.ablation(tmp_path).axes) == 6 * 3  # three families, best and last weights
 
@@ -349,13 +353,50 @@ def test_places_that_were_not_computed_have_no_table_and_no_panel(tmp_path):
 def test_a_mixture_stands_beside_its_networks(tmp_path):
     ds = synthetic_results(("slcp",), ("npe", "bnre"), (1024,), 3, 5, 400, gallery=False)
     ds.to_netcdf(tmp_path / "mixture.nc", engine="h5netcdf")
-    rows = parts.mixture(tmp_path).splitlines()
+    rows = ablations.mixture(tmp_path).splitlines()
     cell = ds.isel(task=0, method=0, budget=0)
     alone, whole = (np.median(cell[n]) for n in ("member_coverage_auc", "coverage_auc"))
     assert len(rows) == 6 and rows[2].startswith("| SLCP, NPE | 1,024 | ")
-    assert f"| {words.signed(alone)} / {words.signed(whole)} |" in rows[2]
-    count = words.counted(cell["member_verdict"].values.ravel().tolist())
+    assert f"| {formats.signed(alone)} / {formats.signed(whole)} |" in rows[2]
+    count = formats.counted(cell["member_verdict"].values.ravel().tolist())
     assert f"| {count} |" in rows[2] and sum(map(int, re.findall(r"\d+", count))) == 15
+
+
+# --- the short tables -------------------------------------------------------------------------------------------------
+
+
+def test_two_exact_replicates_are_as_close_as_the_runs_scatter():
+    """Simulated replicates agree with the closed form behind the column."""
+    spread, rng = 0.03, np.random.default_rng(0)
+    medians = np.median(rng.normal(scale=spread, size=(2, 20_000, 5)), -1)
+    within = (np.abs(medians[0] - medians[1]) <= agreement.READING_ERROR).mean()
+    runs = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    runs *= spread / runs.std(ddof=1)
+    key = ("slcp", "nre", 1024)
+    found = agreement._replicates(Fake("released", setting(coverage_auc=runs)), [key] * 1000)
+    assert int(found["within 0.02"].split()[0]) / 1000 == pytest.approx(within, abs=0.015)
+
+
+def test_the_short_tables_count_what_the_results_hold(made_up):
+    results = reading.Results("paper", made_up)
+    text = summary.answer(made_up)
+    for claim in (c for c in claims.CLAIMS if c.short):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| {claim.short} |")]
+        assert claims.decide(claim, results)[0].partition(": ")[2] in row
+    rows = summary.certificates(made_up).splitlines()[2:]
+    bnre = [v for s in results.each(["slcp"], ["bnre"], results.budgets) for v in s.verdicts]
+    assert rows[0].startswith(f"| BNRE | {len(bnre)} | {bnre.count('overconfident')} | ")
+    kept = results.settings["slcp", "npe", 8192].median("information_kept")
+    (npe,) = [line for line in summary.information(made_up).splitlines() if line.startswith("| NPE |")]
+    assert npe.endswith(f"| {kept:.2f} |")
+
+
+def test_systematic_differences_are_of_each_method(made_up):
+    ours = reading.Results("released", made_up)
+    keys = [k for k in reading.published() if k[:2] == ("slcp", "npe") and k in ours.settings]
+    gaps = [reading.figure_auc(ours.settings[k], LEVELS) - reading.published()[k] for k in keys]
+    (row,) = [line for line in agreement.systematic(made_up).splitlines() if line.startswith("| NPE |")]
+    assert row.split("|")[2].strip() == "2" and row.split("|")[5].strip() == formats.signed(np.mean(gaps))
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -418,7 +459,7 @@ def test_stacks_that_share_a_gpu_share_its_seconds():
 
 
 def test_the_loops_times_are_those_of_the_page_about_speed():
-    page = (Path(tables.DOC).parent / "speed.md").read_text(encoding="utf-8")
+    page = (tables.DOCS / "speed.md").read_text(encoding="utf-8")
     for name, method in (("NRE", "nre"), ("NPE", "npe"), ("BNPE", "bnpe"), ("BNRE-C", "bnre_c")):
         assert f"| {name} | {ledgers.LOOP_US[method]:,} |" in page
     for task, times in ledgers.EMBEDDED_US.items():

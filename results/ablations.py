@@ -1,4 +1,4 @@
-"""Tables of the parts: balance, its strength, a start at the prior, how ranks are computed, a mixture."""
+"""Tables of the ablations: balance, its strength, starts at the prior, how ranks are computed, mixtures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ __all__ = [
     "STRENGTHS",
     "ablation",
     "artefact",
+    "changes",
     "mixture",
     "part_of",
     "places_of",
     "start",
     "started",
+    "starts",
     "strength",
 ]
 
@@ -20,13 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
+from formats import counted, options_of, signed, table
 from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, published
-from words import counted, options_of, signed, table
 
 STRENGTHS = (0, 1, 10, 100, 1000)
 CLASSIFIERS = ("nre", "bnre", "nre_c", "bnre_c")
-#: Fewer settings than this are not counted.
-ENOUGH = 8
 LOSSES = {
     "npe": "flow, likelihood",
     "rnpe": "flow, ratio",
@@ -58,14 +58,18 @@ def ablation(folder: Path) -> str:
                         rows.append([f"{words}, {term_words}, {keep}", *cells])
         head = ["loss, balance, weights kept", *(f"λ = {s}" for s in STRENGTHS)]
         parts.append(f"**{TASKS[task]}, {budget:,} simulations**\n\n" + table(head, rows))
-    return "\n\n".join(part for part in (*parts, _parts_in_words(results), missing(results)) if part)
+    return "\n\n".join(part for part in (*parts, missing(results)) if part)
 
 
-def _parts_in_words(results: Results) -> str:
-    """One part changed, everything else the same: what it does to coverage and sharpness, over all such pairs."""
+def changes(folder: Path) -> str:
+    """What one change does to coverage and sharpness, over all pairs of settings that differ in nothing else."""
+    return changes_of(opened("ablation", folder))
+
+
+def changes_of(results: Results) -> str:
     flows, both, strengths = ("npe", "rnpe"), ("best", "last"), STRENGTHS[1:]
     same = [(b, s, k) for b in TERMS for s in STRENGTHS for k in both]
-    changes = {
+    compared = {
         "last weights instead of best": [
             ((a, b, s, "last"), (a, b, s, "best")) for a in LOSSES for b, s, k in same if k == "best"
         ],
@@ -80,8 +84,8 @@ def _parts_in_words(results: Results) -> str:
             (("nre_c", "multiclass", s, k), ("nre_c", "chi2", s, k)) for s in strengths for k in both
         ],
     }
-    lines = []
-    for words, pairs in changes.items():
+    rows = []
+    for words, pairs in compared.items():
         found = {
             (one.task, one.budget, one.method, two.method): (one, two)
             for place in places_of(results)
@@ -95,11 +99,10 @@ def _parts_in_words(results: Results) -> str:
         )
         if len(found):
             middle, low, high = (signed(float(f(area))) for f in (np.median, np.min, np.max))
-            lines.append(
-                f"- {words}: coverage AUC {middle} in the median ({low} … {high}), nominal log posterior "
-                f"{signed(float(np.median(log)), 2)}, over {len(found)} pairs of settings that differ in nothing else."
-            )
-    return "\n".join(lines)
+            change = signed(float(np.median(log)), 2)
+            rows.append([words, f"{len(found)}", middle, f"{low} … {high}", change])
+    head = ["change", "pairs of settings", "coverage AUC, median", "range", "nominal log posterior, median"]
+    return table(head, rows) if rows else ""
 
 
 def missing(results: Results) -> str:
@@ -189,7 +192,7 @@ def start(folder: Path) -> str:
                 text = ["–" if s is None else _error_and_log(s) for s in cells]
                 rows.append([f"{words}, {'not balanced' if name == loss else 'balanced'}, {scheme}", *text])
         parts.append(f"**{TASKS[task]}**\n\n" + table(["", *(f"{b:,}" for b in results.budgets)], rows))
-    return "\n\n".join(part for part in (*parts, _starts_in_words(results), missing(results)) if part)
+    return "\n\n".join(part for part in (*parts, missing(results)) if part)
 
 
 def _error_and_log(s: Setting) -> str:
@@ -198,43 +201,46 @@ def _error_and_log(s: Setting) -> str:
     return f"{s.median('balancing_error'):.4f} / {log}<br><sub>{low:.4f} … {high:.4f}</sub>"
 
 
-def _starts_in_words(results: Results) -> str:
-    """In how many settings each scheme has a smaller balancing error than the random start."""
-    lines = []
+def starts(folder: Path) -> str:
+    """In how many settings a start has a smaller balancing error, and a higher log posterior, than the random one."""
+    results, rows = opened("start", folder), []
     for (place, init), words in STARTS.items():
-        if place == "random":
-            continue
-        better = total = sharper = 0
-        for task in results.tasks:
-            for name in ("bnpe", "brnpe"):
-                for b in results.budgets:
-                    mine = results.settings.get((task, f"{name}[start={place},init={init}]", b))
-                    plain = results.settings.get((task, name, b))
-                    if mine is not None and plain is not None:
-                        total += 1
-                        better += mine.median("balancing_error") < plain.median("balancing_error")
-                        sharper += mine.median("nominal_log_prob") > plain.median("nominal_log_prob")
-        if total >= ENOUGH:
-            lines.append(
-                f"- {words}: a smaller balancing error than the random start in {better} of {total} settings, a "
-                f"higher nominal log posterior in {sharper}."
-            )
-    lower = total = 0
-    for task, name, b in ((t, n, b) for t in results.tasks for n in ("bnpe", "brnpe") for b in results.budgets):
-        for init in ("scaled", "identity"):
-            base, transform = (
-                results.settings.get((task, f"{name}[start={place},init={init}]", b))
-                for place in ("prior_base", "prior")
-            )
-            if base is not None and transform is not None:
-                total += 1
-                lower += base.median("nominal_log_prob") < transform.median("nominal_log_prob")
-    if total >= ENOUGH:
-        lines.append(
-            f"- The paper prefers the transform because the prior as base can do worse: it has the lower nominal log "
-            f"posterior in {lower} of {total} settings."
+        if place != "random":
+            names = {n: f"{n}[start={place},init={init}]" for n in ("bnpe", "brnpe")}
+            rows.append([words, *_start_counts(results, results, names)])
+    try:
+        names = {"bnpe": "bnpe_init", "brnpe": "brnpe_init"}
+        rows.append(
+            [f"{STARTS['prior', 'scaled']}, in `paper`", *_start_counts(opened("paper", folder), results, names)]
         )
-    return "\n".join(lines)
+    except Missing:
+        pass
+    head = [
+        "start",
+        "smaller balancing error",
+        "higher log posterior, likelihood loss",
+        "higher log posterior, ratio loss",
+    ]
+    return table(head, rows)
+
+
+def _start_counts(results: Results, like: Results, names: dict[str, str]) -> list[str]:
+    """Over the tasks and budgets of `like`: where a start beats the random one."""
+    pairs = [
+        (mine, plain)
+        for task in like.tasks
+        for name, other in names.items()
+        for b in like.budgets
+        if (mine := results.settings.get((task, other, b))) is not None
+        and (plain := results.settings.get((task, name, b))) is not None
+    ]
+    less = sum(m.median("balancing_error") < p.median("balancing_error") for m, p in pairs)
+    counts = [f"{less} of {len(pairs)}"]
+    for loss in names:
+        of = [(m, p) for m, p in pairs if p.method == loss]
+        more = sum(m.median("nominal_log_prob") > p.median("nominal_log_prob") for m, p in of)
+        counts.append(f"{more} of {len(of)}")
+    return counts
 
 
 def artefact(folder: Path, grid: str = "artefact") -> str:
@@ -257,8 +263,8 @@ def artefact(folder: Path, grid: str = "artefact") -> str:
         raise Missing(f"`results/{grid}.nc` has no network that was judged twice")
     head = ["", "budget", "at level 0", "at 0.05", "at 0.10", "at 0.50", "coverage AUC"]
     note = (
-        f"*Ours / released, medians over runs, {int(results.ds['pairs']):,} pairs. The median curves differ by at most "
-        f"{max(apart):.3f} at any level.*"
+        f"*Ours / released, medians, {int(results.ds['pairs']):,} pairs. "
+        f"Median curves differ by at most {max(apart):.3f} at any level.*"
     )
     return f"{table(head, rows)}\n\n{note}"
 

@@ -1,0 +1,148 @@
+"""Our coverage AUCs beside those read off the published figure."""
+
+from __future__ import annotations
+
+__all__ = ["READING_ERROR", "against_published", "agreement", "agrees", "systematic"]
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from claims import PLAIN
+from formats import signed, table
+from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, optional, published
+
+#: The largest error of a number read off the published figure.
+READING_ERROR = 0.02
+#: A larger difference that still agrees does so because our runs scatter.
+SCATTERED = 0.05
+#: Variance of the median of five normal numbers, in units of their variance.
+MEDIAN_OF_FIVE = 0.2868
+
+Key = tuple[str, str, int]
+
+
+def agrees(setting: Setting, middle: float, theirs: float) -> bool:
+    """Whether a published number is within its reading error and half the range of our runs."""
+    low, high = setting.ends("coverage_auc")
+    return abs(middle - theirs) <= READING_ERROR + (high - low) / 2
+
+
+def figure_name(method: str) -> str:
+    """A method's name, with the paper's where the figure has another."""
+    if not method.startswith("brnpe"):
+        return LABELS[method]
+    return f"{LABELS[method]} (paper: {LABELS[method.replace('brnpe', 'bnpe')]})"
+
+
+def against_published(task: str, folder: Path) -> str:
+    """Every published number of a task beside ours."""
+    ours = opened("released", folder)
+    if task not in ours.tasks:
+        raise Missing(f"`results/released.nc` has nothing of {TASKS[task]}")
+    levels, best = ours.ds["level"].values, optional("paper", folder)
+    rows = []
+    for key, theirs in published().items():
+        if key[0] != task:
+            continue
+        other = best.settings.get(key) if best is not None else None
+        start = [figure_name(key[1]), f"{key[2]:,}", signed(theirs)]
+        last = signed(figure_auc(other, levels)) if other is not None else "–"
+        s = ours.settings.get(key)
+        if s is None:
+            rows.append([*start, "–", "–", "–", "not computed", last])
+            continue
+        low, high = s.ends("coverage_auc")
+        middle = figure_auc(s, levels)
+        runs = f"{signed(low)} … {signed(high)}"
+        yes = "yes" if agrees(s, middle, theirs) else "**no**"
+        rows.append([*start, signed(middle), runs, signed(middle - theirs), yes, last])
+    head = ["", "budget", "published", "ours, last weights", "our runs", "difference", "agrees", "ours, best weights"]
+    return table(head, rows)
+
+
+def agreement(folder: Path) -> str:
+    """How many of the published numbers agree, with the weights of the last and of the best epoch.
+
+    The last column is what two exact replicates of five runs each would give, if both scattered as our runs do: the
+    difference of two medians of five has variance 2 · 0.287 σ², with σ the standard deviation of our runs.
+    """
+    ours, best = opened("released", folder), optional("paper", folder)
+    keys = [k for k in published() if k in ours.settings]
+    if not keys:
+        raise Missing("no published setting is in `results/released.nc`")
+    columns = [_counts(ours, keys)]
+    if best is not None:
+        columns.append(_counts(best, [k for k in keys if k in best.settings]))
+    columns.append(_replicates(ours, keys))
+    rows = [[name, *(column.get(name, "–") for column in columns)] for name in columns[0]]
+    heads = ["released protocol, last weights", "text's protocol, best weights", "two exact replicates"]
+    head = ["", *(heads if best is not None else [heads[0], heads[2]])]
+    return f"{table(head, rows)}\n\n{_outliers(ours, keys)}"
+
+
+def _counts(results: Results, keys: Sequence[Key]) -> dict[str, str]:
+    levels = results.ds["level"].values
+    middles = np.array([figure_auc(results.settings[k], levels) for k in keys])
+    theirs = np.array([published()[k] for k in keys])
+    agree = np.array([agrees(results.settings[k], m, t) for k, m, t in zip(keys, middles, theirs, strict=True)])
+    gap, clear = np.abs(middles - theirs), np.abs(theirs) > READING_ERROR
+    plain = np.array([k[1] in PLAIN and k[0] != "two_moons" for k in keys])
+    same = np.sign(middles) == np.sign(theirs)
+    return {
+        "published numbers compared": f"{len(keys)} of {len(published())}",
+        f"within {READING_ERROR}": _share(int((gap <= READING_ERROR).sum()), len(keys)),
+        f"within {SCATTERED}": _share(int((gap <= SCATTERED).sum()), len(keys)),
+        f"within {READING_ERROR} + half the range of our runs (*agrees*)": _share(int(agree.sum()), len(keys)),
+        "of these, NRE, NRE-C, NPE and RNPE outside Two Moons": _share(int(agree[plain].sum()), int(plain.sum())),
+        f"same sign, where published is beyond ±{READING_ERROR}": _share(int(same[clear].sum()), int(clear.sum())),
+        "median absolute difference": f"{np.median(gap):.3f}",
+        "largest absolute difference": f"{gap.max():.3f}",
+    }
+
+
+def _replicates(results: Results, keys: Sequence[Key]) -> dict[str, str]:
+    spread = [
+        max(float(np.std(results.settings[k].numbers["coverage_auc"], ddof=1)), 1e-9) * math.sqrt(2 * MEDIAN_OF_FIVE)
+        for k in keys
+    ]
+    expected = {w: sum(math.erf(w / s / math.sqrt(2)) for s in spread) for w in (READING_ERROR, SCATTERED)}
+    return {f"within {w}": _share(round(e), len(keys)) for w, e in expected.items()}
+
+
+def _share(some: int, whole: int) -> str:
+    return f"{some} of {whole} ({some / whole:.0%})" if whole else "–"
+
+
+def _outliers(ours: Results, keys: Sequence[Key]) -> str:
+    levels = ours.ds["level"].values
+    rows = []
+    for k in keys:
+        s, theirs = ours.settings[k], published()[k]
+        middle = figure_auc(s, levels)
+        gap = abs(middle - theirs)
+        if agrees(s, middle, theirs) and gap <= SCATTERED:
+            continue
+        low, high = s.ends("coverage_auc")
+        why = "only because our runs scatter" if agrees(s, middle, theirs) else "no"
+        name = f"{figure_name(k[1])}, {TASKS[k[0]]}"
+        numbers = [f"{k[2]:,}", signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", why]
+        rows.append((-gap, [name, *numbers]))
+    return table(["", "budget", "published", "ours", "our runs", "agrees"], [row for _, row in sorted(rows)])
+
+
+def systematic(folder: Path) -> str:
+    """The mean difference from the published numbers, by method, Two Moons left out."""
+    ours = opened("released", folder)
+    levels, rows = ours.ds["level"].values, []
+    for method in ours.methods:
+        keys = [k for k in published() if k[1] == method and k in ours.settings and k[0] != "two_moons"]
+        gaps = np.array([figure_auc(ours.settings[k], levels) - published()[k] for k in keys])
+        if len(gaps):
+            cells = [f"{len(gaps)}", f"{int((gaps > 0).sum())}", f"{int((gaps < 0).sum())}", signed(float(gaps.mean()))]
+            rows.append([figure_name(method), *cells])
+    if not rows:
+        raise Missing("no published setting is in `results/released.nc`")
+    return table(["", "cells", "ours higher", "ours lower", "mean difference"], rows)
