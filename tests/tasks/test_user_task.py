@@ -85,7 +85,7 @@ def test_what_a_file_holds_is_a_task(folder) -> None:
         ("mine.py:seeded", {"s": 1}, TypeError, "takes no options"),
         ("mine.py:one", {}, ValueError, r"takes a batch of parameters with shape \(N, 1\)"),
         ("mine.py:", {}, ValueError, "is FILE.py:NAME or MODULE:NAME"),
-        ("slpc", {}, ValueError, "did you mean 'slcp'.*one of your own is FILE.py:NAME"),
+        ("slpc", {}, ValueError, "did you mean 'slcp'.*FILE.py:NAME"),
     ],
 )
 def test_what_is_no_task_is_told(name, options, error, words, folder) -> None:
