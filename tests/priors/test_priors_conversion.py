@@ -219,11 +219,11 @@ DOUBLE = torch.float64
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: eq.BoxUniform([1e44], [1e45]), "too large for single precision.*Rescale"),
+        (lambda: eq.BoxUniform([1e44], [1e45]), "single precision.*Rescale"),
         (lambda: eq.BoxUniform(torch.tensor([1e44]), torch.tensor([1e45])), "ends at 3.4e38"),
-        (lambda: eq.BoxUniform([0.0], [1e-60]), "too small for single precision"),
-        (lambda: eq.BoxUniform([0.0, 2459000.0], [1.0, 2459000.1]), "too close together.*offset"),
-        (lambda: eq.LogUniform(1e-60, 1.0), "too small for single precision"),
+        (lambda: eq.BoxUniform([0.0], [1e-60]), "single precision.*Rescale"),
+        (lambda: eq.BoxUniform([0.0, 2459000.0], [1.0, 2459000.1]), "2459000.1.*offset"),
+        (lambda: eq.LogUniform(1e-60, 1.0), "single precision.*Rescale"),
         (
             lambda: eq.as_prior(
                 eq.BoxUniform(torch.tensor([2459000.0], dtype=DOUBLE), torch.tensor([2459000.1], dtype=DOUBLE))
@@ -237,8 +237,8 @@ DOUBLE = torch.float64
         (lambda: eq.as_prior(eq.IndependentPrior([scipy.stats.norm(0, 1e45)])), "too large for single"),
         (lambda: eq.as_prior(Dates(2459000.0, 0.01)), "vary too little for single precision"),
         (lambda: eq.as_prior(Dates(1e44, 1e43)), "too large for single precision"),
-        (lambda: prior_from_spec({"kind": "box", "low": [1e44], "high": [1e45]}), "too large"),
-        (lambda: prior_from_spec({"kind": "box", "low": [2459000.0], "high": [2459000.1]}), "too close"),
+        (lambda: prior_from_spec({"kind": "box", "low": [1e44], "high": [1e45]}), "low"),
+        (lambda: prior_from_spec({"kind": "box", "low": [2459000.0], "high": [2459000.1]}), "offset"),
     ],
 )
 def test_what_single_precision_cannot_hold(call, words: str) -> None:

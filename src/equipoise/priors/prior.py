@@ -127,27 +127,15 @@ def refuse_unresolved_ends(what: str, low: Any, high: Any) -> None:
         low: the lower ends as the caller has them, before any rounding.
         high: the upper ends.
     """
-    ends = [torch.as_tensor(plain(end), dtype=torch.float64).cpu() for end in (low, high)]
-    exact = torch.stack(torch.broadcast_tensors(*ends))
-    if not bool((exact[0] < exact[1]).all()):
-        return
-    ends = [as_numbers(end, "an end").double().cpu() for end in (low, high)]
-    kept = torch.stack(torch.broadcast_tensors(*ends))
-    shown = f"{what} from {_listed(low)} to {_listed(high)}"
-    for lost, size in (
-        (exact.isfinite() & ~kept.isfinite(), "large for single precision, which ends at 3.4e38"),
-        ((exact != 0) & (kept == 0), "small for single precision, which ends at 1e-45"),
-    ):
-        if bool(lost.any()):
-            raise ValueError(
-                f"{shown} is too {size} and in which networks compute. Rescale the parameter: other units, or its "
-                "logarithm"
-            )
-    if not bool((kept[0] < kept[1]).all()):
+    exact = [torch.as_tensor(plain(end), dtype=torch.float64).cpu() for end in (low, high)]
+    kept = [as_numbers(end, "an end").double().cpu() for end in (low, high)]
+    outside = (e.isfinite() & ~k.isfinite() | (e != 0) & (k == 0) for e, k in zip(exact, kept, strict=True))
+    lost = any(bool(o.any()) for o in outside) or not bool((kept[0] < kept[1]).all())
+    if lost and bool((exact[0] < exact[1]).all()):
         raise ValueError(
-            f"{shown}: the ends are too close together for single precision, in which networks compute: they become "
-            f"{kept[0].tolist()} and {kept[1].tolist()}. Subtract an offset from the parameter, and add it in the "
-            "simulator"
+            f"{what} from {_listed(low)} to {_listed(high)} does not fit single precision, in which networks compute: "
+            f"its ends become {_listed(kept[0])} and {_listed(kept[1])}. Rescale the parameter (other units, or its "
+            "logarithm), or subtract an offset from it and add that in the simulator"
         )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 __all__ = ["ScipyMarginal", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -46,9 +45,9 @@ def has_scipy_cdf(marginal: Distribution) -> bool:
 
 def tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
     """F(θ) and 1 - F(θ) for θ inside the support, in float64 where θ is; derivatives are ±p(θ)."""
-    reference, theta = _reference(marginal), theta.double()
-    lower = _KnownSlope.apply(theta, reference.cdf, lambda t: marginal.log_prob(t).exp())
-    upper = _KnownSlope.apply(theta, reference.sf, lambda t: -marginal.log_prob(t).exp())
+    frozen, theta = _frozen(marginal), theta.double()
+    lower = _KnownSlope.apply(theta, frozen.cdf, lambda t: marginal.log_prob(t).exp())
+    upper = _KnownSlope.apply(theta, frozen.sf, lambda t: -marginal.log_prob(t).exp())
     return lower, upper
 
 
@@ -58,55 +57,52 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     Raises `NotImplementedError` where SciPy has no formula and would search for each number by itself, and where it
     gives up (far out in the tails of a steep beta).
     """
-    reference = _reference(marginal)
-    if reference.ppf is None or reference.isf is None:
-        raise NotImplementedError(f"SciPy has no quantiles of {marginal}")
+    from scipy import stats
+
+    frozen = _frozen(marginal)
+    if isinstance(frozen, _Angle) or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
+        raise NotImplementedError(f"SciPy has no formula for quantiles of {marginal}")
     near = ndtr(-z.detach().double().abs())
     with warnings.catch_warnings(record=True) as troubles:
         warnings.simplefilter("always")
-        theta = torch.where(z <= 0, _on_cpu(reference.ppf, near), _on_cpu(reference.isf, near))
+        theta = torch.where(z <= 0, _on_cpu(frozen.ppf, near), _on_cpu(frozen.isf, near))
     if troubles or not bool((theta.isfinite() | z.isnan()).all()):
         raise NotImplementedError(f"SciPy has no such quantiles of {marginal}")
     return theta
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reference:
-    cdf: Function
-    sf: Function
-    ppf: Function | None
-    isf: Function | None
+class _Angle:
+    """A von Mises on [-π, π] in the place of a frozen distribution."""
+
+    def __init__(self, marginal: td.VonMises) -> None:
+        from scipy import stats
+
+        self.frozen = stats.vonmises(float(marginal.concentration), float(marginal.loc))
+        self.start = float(self.frozen.cdf(-math.pi))  # SciPy's goes on counting beyond a period
+
+    def cdf(self, theta: np.ndarray) -> Any:
+        return np.clip(self.frozen.cdf(theta) - self.start, 0, 1)
+
+    def sf(self, theta: np.ndarray) -> Any:
+        return 1 - self.cdf(theta)
 
 
-def _reference(marginal: Distribution) -> _Reference:
-    """SciPy's functions of a marginal."""
+def _frozen(marginal: Distribution) -> Any:
+    """SciPy's functions of a marginal: `cdf` and `sf`, and `ppf` and `isf` except for angles."""
     from scipy import stats
-
-    def frozen_as(family: Any, *values: Tensor) -> Any:
-        return family(*map(float, values))
 
     match marginal:
         case ScipyMarginal():
-            frozen = marginal.frozen
+            return marginal.frozen
         case td.Beta():
-            frozen = frozen_as(stats.beta, marginal.concentration1, marginal.concentration0)
+            return stats.beta(float(marginal.concentration1), float(marginal.concentration0))
         case td.StudentT():
-            frozen = frozen_as(stats.t, marginal.df, marginal.loc, marginal.scale)
+            return stats.t(float(marginal.df), float(marginal.loc), float(marginal.scale))
         case td.FisherSnedecor():
-            frozen = frozen_as(stats.f, marginal.df1, marginal.df2)
+            return stats.f(float(marginal.df1), float(marginal.df2))
         case td.VonMises():
-            kappa, loc = float(marginal.concentration), float(marginal.loc)
-            start = float(stats.vonmises.cdf(-math.pi, kappa, loc))  # SciPy's goes on counting beyond a period
-
-            def below(theta: np.ndarray) -> Any:
-                return np.clip(stats.vonmises.cdf(theta, kappa, loc) - start, 0, 1)
-
-            return _Reference(below, lambda theta: 1 - below(theta), None, None)
-        case _:
-            raise NotImplementedError(f"SciPy has no CDF of {marginal}")
-    if type(frozen.dist)._ppf is stats.rv_continuous._ppf:  # a search, one number after the other
-        return _Reference(frozen.cdf, frozen.sf, None, None)
-    return _Reference(frozen.cdf, frozen.sf, frozen.ppf, frozen.isf)
+            return _Angle(marginal)
+    raise NotImplementedError(f"SciPy has no CDF of {marginal}")
 
 
 def _on_cpu(function: Function, theta: Tensor) -> Tensor:
