@@ -146,11 +146,11 @@ class Task(ABC):
 
     def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
         """log p(x|θ) for θ inside the prior; shape of the broadcast leading dimensions."""
-        raise NotImplementedError
+        raise ValueError(f"the likelihood of {self!r} is not known")
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
         """log p(x), with shape `(*,)`."""
-        raise NotImplementedError
+        raise ValueError(f"the evidence of {self!r} is not known")
 
     def _rows(self, theta: Any) -> tuple[np.ndarray, torch.device]:
         """θ as an array with shape `(N, D)`, checked, and the device it came from."""
