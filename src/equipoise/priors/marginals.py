@@ -263,5 +263,5 @@ def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
 
 
 def _beside(value: Any, theta: Tensor) -> Tensor:
-    """A number as a tensor where θ is; made there, since a GPU waits for every copy."""
+    """A number as a tensor on the device of θ, created there: a GPU waits for every copy."""
     return value.to(theta) if isinstance(value, Tensor) else theta.new_full((), value)

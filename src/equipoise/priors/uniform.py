@@ -189,10 +189,6 @@ class LogUniform(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> LogUniform:
         return LogUniform(self.low.expand(Size(batch_shape)), self.high.expand(Size(batch_shape)))
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        with torch.no_grad():
-            return self.rsample(sample_shape)
-
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(Size(sample_shape))
         return self.icdf(torch.rand(shape, dtype=self.low.dtype, device=self.low.device))
