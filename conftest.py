@@ -16,8 +16,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
-    print("triton is not installed: the doctests of networks/fused.py and networks/kernels.py are not collected")
-    collect_ignore = ["src/equipoise/networks/fused.py", "src/equipoise/networks/kernels.py"]
+    print("triton is not installed: the doctests of networks/triton are not collected")
+    collect_ignore = [f"src/equipoise/networks/triton/{name}.py" for name in ("kernels", "launch")]
 
 
 @pytest.fixture(autouse=True)

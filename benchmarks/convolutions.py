@@ -62,8 +62,8 @@ CANDIDATES: dict[str, list[tuple[int, ...]]] = {
     "convolve": [(128, 4, 1), (64, 4, 1), (256, 8, 1), (64, 2, 1)],
     "pool": [(128, 4, 1), (64, 4, 1), (64, 2, 1)],
     "unpool": [(64, 4, 1), (128, 4, 1), (32, 2, 1)],
-    "weigh": [(32, 1, 1, 128), (64, 1, 1, 128), (64, 4, 1, 64), (64, 2, 1, 128), (32, 1, 1, 64)],
-    "weigh_first": [(64, 1, 1, 256), (32, 1, 1, 256), (64, 4, 1, 128), (64, 2, 1, 256), (64, 1, 1, 128)],
+    "weight_gradient": [(32, 1, 1, 128), (64, 1, 1, 128), (64, 4, 1, 64), (64, 2, 1, 128), (32, 1, 1, 64)],
+    "weight_gradient_first": [(64, 1, 1, 256), (32, 1, 1, 256), (64, 4, 1, 128), (64, 2, 1, 256), (64, 1, 1, 128)],
 }
 VARIANTS = ("plain", "composed", "kernels float32", "kernels tf32", "kernels bf16")
 PARTS = ("tune", "steps", "alone", "layers", "compiled", "accuracy")
@@ -200,13 +200,13 @@ def line(*cells: str) -> None:
 
 def launches(run: Run, case: str) -> dict[str, Callable[[], object]]:
     """The launches of each layer, on tensors of their sizes, by name: "1 fused", "2 convolve", …."""
-    from equipoise.networks import fused
+    from equipoise.networks.triton import launch
 
     body, _ = run.cases[case]
     layout, flat = weights_of(body, run.members)
     p = layout.cut(flat)
     x = run.observations(case, run.members * run.batch).unflatten(0, (run.members, run.batch))
-    prepare = partial(fused.prepare, x, p["x_loc"].flatten(1), p["x_scale"].flatten(1), torch.float32)
+    prepare = partial(launch.standardise, x, p["x_loc"].flatten(1), p["x_scale"].flatten(1), torch.float32)
     found: dict[str, Callable[[], object]] = {"0 standardise": prepare}
     weights = [p[f"conv.{i}.weight"] for i in range(2, body.layers + 1)]
     weights = [convolutions.compose(p["conv.0.weight"], p["conv.0.bias"], p["conv.1.weight"]), *weights]
@@ -214,27 +214,29 @@ def launches(run: Run, case: str) -> dict[str, Callable[[], object]]:
     for i, weight in enumerate(weights):
         weight = weight.unsqueeze(3) if body.dims == 1 else weight
         bias, step = p[f"conv.{i + 1}.bias"], convolutions.stride(i)
-        out, index = fused._layer(h, weight, bias, step, "tf32", None)
+        out, index = launch._layer(h, weight, bias, step, "tf32", None)
         g, z = torch.randn_like(out), torch.randn(*h.shape[:-1], out.shape[-1], device=DEVICE)
-        if fused.pays(step, weight.shape[3], h.shape[-1]):
-            found[f"{i + 1} fused"] = partial(fused._convolve, h, weight, bias, None, out, index, step, "tf32")
+        if launch.should_fuse(step, weight.shape[3], h.shape[-1]):
+            found[f"{i + 1} fused"] = partial(launch._convolve, h, weight, bias, None, out, index, step, "tf32")
         else:
             apart = torch.empty_like(z)
-            found[f"{i + 1} convolve"] = partial(fused._convolve, h, weight, bias, None, apart, None, 1, "tf32")
-            found[f"{i + 1} pool"] = partial(fused._pool, z, step, weight.shape[3])
+            found[f"{i + 1} convolve"] = partial(launch._convolve, h, weight, bias, None, apart, None, 1, "tf32")
+            found[f"{i + 1} pool"] = partial(launch._pool, z, step, weight.shape[3])
         if i == 0:
-            found["1 weigh_first"] = partial(fused._weigh, g, index, h, weight, step, "tf32", True)
+            found["1 weight_gradient_first"] = partial(launch._weight_gradient, g, index, h, weight, step, "tf32", True)
         else:
-            found[f"{i + 1} unpool"] = partial(fused._unpool, g, index, h, weight, step)
-            found[f"{i + 1} weigh"] = partial(fused._weigh, z, index, h, weight, step, "tf32", False)
+            found[f"{i + 1} unpool"] = partial(launch._unpool, g, index, h, weight, step)
+            found[f"{i + 1} weight_gradient"] = partial(
+                launch._weight_gradient, z, index, h, weight, step, "tf32", False
+            )
             down = torch.empty_like(h)
-            found[f"{i + 1} hand-down"] = partial(fused._convolve, z, weight, None, h, down, None, 1, "tf32")
+            found[f"{i + 1} input_gradient"] = partial(launch._convolve, z, weight, None, h, down, None, 1, "tf32")
         h = out
     return found
 
 
 def tune(run: Run) -> None:
-    from equipoise.networks import fused
+    from equipoise.networks.triton import launch
 
     print(f"\n## How kernels are cut (stack of {run.members}, TF32, µs a member)")
     head(["case", "launch", "block, warps, stages, splits: µs", "best"])
@@ -247,14 +249,14 @@ def tune(run: Run) -> None:
             key = f"{kernel}_{run.cases[case][0].channels}"
             results: dict[tuple[int, ...], float | str] = {}
             for candidate in candidates if CUDA else candidates[:2]:
-                fused.TILES[key] = fused.Tile(*candidate)
+                launch.TILES[key] = launch.Tile(*candidate)
                 took = run.attempt(f"{key} {candidate}", partial(microseconds, functions[name], budget=0.05))
                 results[candidate] = took / run.members if isinstance(took, float) else took
-            del fused.TILES[key]
+            del launch.TILES[key]
             timed = {c: t for c, t in results.items() if isinstance(t, float)}
             best = min(timed, key=timed.__getitem__, default=None)
             if best is not None:
-                fused.TILES[key] = fused.Tile(*best)
+                launch.TILES[key] = launch.Tile(*best)
             notes = "; ".join(f"{','.join(map(str, c))}: {shown(t)}" for c, t in results.items())
             line(case, name, notes, f'"{key}": Tile{best}')
 
@@ -404,9 +406,9 @@ def one_part(part: str, arguments: argparse.Namespace) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     tiles = Path(arguments.tiles)
     if tiles.exists():
-        from equipoise.networks import fused
+        from equipoise.networks.triton import launch
 
-        fused.TILES.update({key: fused.Tile(**cut) for key, cut in json.loads(tiles.read_text()).items()})
+        launch.TILES.update({key: launch.Tile(**cut) for key, cut in json.loads(tiles.read_text()).items()})
     if part == "compiled":
         if compiler_available(DEVICE):
             steps(run, compiled=True)
@@ -419,9 +421,9 @@ def one_part(part: str, arguments: argparse.Namespace) -> None:
 
 
 def _tiles() -> dict[str, Any]:
-    from equipoise.networks import fused
+    from equipoise.networks.triton import launch
 
-    return fused.TILES
+    return launch.TILES
 
 
 def main() -> None:

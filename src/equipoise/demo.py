@@ -12,26 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.tasks import Task, task
+from equipoise.tasks import TASKS, Task, task
 
-#: One colour a θ, and one for the θ that made the observation below.
+#: One colour per θ, and one for the θ that made the observation below.
 COLOURS = ("#0b7a75", "#d1495b", "#edae49")
 TRUTH = "#d1495b"
 DENSITY = "Blues"
 SUSCEPTIBLE, INFECTED, RECOVERED = "#eef1f4", "#d1495b", "#30638e"
 #: A θ and a seed of lotka_volterra whose series oscillates and stays alive to the end.
 OSCILLATING, LONG_SERIES = [-3.8, 0.0], 53
-TITLES = {
-    "slcp": "SLCP",
-    "weinberg": "Weinberg",
-    "spatial_sir": "Spatial SIR",
-    "lotka_volterra": "Lotka–Volterra",
-    "two_moons": "Two Moons",
-}
 
 
 def tasks_figure(seed: int = 0) -> Any:
-    """A matplotlib figure: a column a task, observations above, the exact posterior of one of them below."""
+    """A matplotlib figure: one column per task, observations above, the exact posterior of one of them below."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -40,12 +33,11 @@ def tasks_figure(seed: int = 0) -> Any:
         figure = Figure(figsize=(19, 8))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.05, hspace=0.0)
         axes = figure.subplots(2, 5)
-        for (above, below), name in zip(axes.T, TITLES, strict=True):
+        for (above, below), name in zip(axes.T, _PICTURES, strict=True):
             made = task(name)
-            above.set_title(TITLES[name], fontsize=16, fontweight="bold", pad=10)
-            _OBSERVATIONS[name](above, made, seed)
-            _POSTERIORS[name](below, made, seed)
-            for ax in (above, below):
+            above.set_title(made.label, fontsize=16, fontweight="bold", pad=10)
+            for ax, draw in zip((above, below), _PICTURES[name], strict=True):
+                draw(ax, made, seed)
                 ax.set_box_aspect(1)
     return figure
 
@@ -188,19 +180,13 @@ def _two_moons_posterior(ax: Any, made: Task, seed: int) -> None:
     ax.set_title("exact posterior")
 
 
-_OBSERVATIONS = {
-    "slcp": _slcp,
-    "weinberg": _weinberg,
-    "spatial_sir": _spatial_sir,
-    "lotka_volterra": _lotka_volterra,
-    "two_moons": _two_moons,
-}
-_POSTERIORS = {
-    "slcp": _slcp_posterior,
-    "weinberg": _weinberg_posterior,
-    "spatial_sir": _spatial_sir_mean,
-    "lotka_volterra": _lotka_volterra_posterior,
-    "two_moons": _two_moons_posterior,
+#: What is drawn of each task of the paper: observations, and a posterior.
+_PICTURES = {
+    "slcp": (_slcp, _slcp_posterior),
+    "weinberg": (_weinberg, _weinberg_posterior),
+    "spatial_sir": (_spatial_sir, _spatial_sir_mean),
+    "lotka_volterra": (_lotka_volterra, _lotka_volterra_posterior),
+    "two_moons": (_two_moons, _two_moons_posterior),
 }
 
 
@@ -216,7 +202,7 @@ def main(folder: str = "demo") -> None:
     tasks_figure().savefig(path, dpi=90)
     print(f"{path}: draws of the five tasks and, where they are known, exact posteriors\n")
     print(f"{'task':16} {'parameters':>10} {'x':>14}   E log p(θ|x), the most a posterior can score")
-    for name in TITLES:
+    for name in TASKS:
         made = task(name)
         best = "no closed form"
         if made.has_exact_posterior:

@@ -1,4 +1,4 @@
-"""The suite of the interpreter is collected where the interpreter is on; `test_net_kernels` starts it."""
+"""The suite of the interpreter is collected where the interpreter is on; `test_net_triton` starts it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The kernels in Triton's interpreter, on a CPU, against PyTorch's layers and their gradients in float64.
 
-Run by `test_net_kernels.py` in a process of its own, since the interpreter is chosen before Triton is imported:
+Run by `test_net_triton.py` in a process of its own, since the interpreter is chosen before Triton is imported:
 
     TRITON_INTERPRET=1 python -m pytest tests/networks/interpreted_kernels.py
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.networks import Convolutional, convolutions, fused
-from equipoise.networks.stacks import Layout
+from equipoise.networks import Convolutional, Layout, convolutions
+from equipoise.networks.triton import launch, operators
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1: these tests have no GPU"
 
@@ -70,8 +70,8 @@ def random_stack(size: tuple[int, ...], seed: int = 0) -> tuple[Tensor, list[Ten
 def run(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], cotangent: Tensor, fuse: bool | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    outs, indices = fused.forward(x, weights, biases, "ieee", fuse)
-    of_weights, of_biases = fused.backward(cotangent, x, weights, outs, indices, "ieee")
+    outs, indices = launch.forward(x, weights, biases, "ieee", fuse)
+    of_weights, of_biases = launch.backward(cotangent, x, weights, outs, indices, "ieee")
     return outs, indices, [*of_weights, *of_biases]
 
 
@@ -134,7 +134,7 @@ def test_a_nan_is_not_lost_in_a_maximum() -> None:
     x, weights, biases = random_stack((2, 1, 6, 6, 4, 8, 2))
     x[0, 0, 3, 3, 0] = float("nan")
     for fuse in (True, False):
-        outs, _ = fused.forward(x, weights, biases, "ieee", fuse)
+        outs, _ = launch.forward(x, weights, biases, "ieee", fuse)
         want = reference(x, weights, biases)[0]
         for a, b in zip(outs, want, strict=True):
             assert torch.equal(a.isnan(), b.isnan())
@@ -188,7 +188,7 @@ def test_a_tile_may_be_cut_otherwise(monkeypatch: pytest.MonkeyPatch, block: int
     x, weights, biases = random_stack((2, 3, 6, 5, 4, 8, 2))
     cotangent = torch.randn(reference(x, weights, biases)[0][-1].shape, generator=torch.Generator().manual_seed(9))
     _, _, before = run(x, weights, biases, cotangent)
-    monkeypatch.setattr(fused, "TILES", {name: fused.Tile(block, 2, 1, splits=3) for name in fused.TILES})
+    monkeypatch.setattr(launch, "TILES", {name: launch.Tile(block, 2, 1, splits=3) for name in launch.TILES})
     _, _, after = run(x, weights, biases, cotangent)
     for a, b in zip(after, before, strict=True):
         assert_near(a, b, 1e-5)
@@ -231,8 +231,8 @@ def test_both_paths_embed_alike(
 ) -> None:
     made, layout, flat, x = embedding(x_shape, layers, channels, dtype, shared)
     taken = []
-    forward = fused.forward
-    monkeypatch.setattr(fused, "forward", lambda *a: taken.append(a) or forward(*a))
+    forward = launch.forward
+    monkeypatch.setattr(launch, "forward", lambda *a: taken.append(a) or forward(*a))
     results = []
     for kernels in (True, False):
         monkeypatch.setattr(convolutions, "KERNELS", kernels)
@@ -250,9 +250,9 @@ def test_the_operators_keep_the_rules_and_survive_a_compiler() -> None:
     first = convolutions.compose(p["conv.0.weight"], p["conv.0.bias"], p["conv.1.weight"]).detach().requires_grad_()
     bias = p["conv.1.bias"].detach().requires_grad_()
     constants = p["x_loc"].detach().flatten(1), p["x_scale"].detach().flatten(1)
-    torch.library.opcheck(convolutions.standardised, (x, *constants, False))
-    h = convolutions.standardised(x, *constants, False)
-    torch.library.opcheck(convolutions.convolutions, (h, [first], [bias], "tf32"))
+    torch.library.opcheck(operators.standardised, (x, *constants, False))
+    h = operators.standardised(x, *constants, False)
+    torch.library.opcheck(operators.convolutions, (h, [first], [bias], "tf32"))
     eager = made(p, x)
     compiled = torch.compile(lambda flat: made(layout.cut(flat), x), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(flat), eager)
@@ -262,8 +262,8 @@ def test_the_operators_keep_the_rules_and_survive_a_compiler() -> None:
 
 
 def test_kernels_that_are_wrong_or_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert convolutions.agree("cpu")
-    plain = fused.forward
+    assert operators.kernels_agree("cpu")
+    plain = launch.forward
 
     def wrong(*given: Any) -> Any:
         outs, indices = plain(*given)
@@ -273,9 +273,9 @@ def test_kernels_that_are_wrong_or_do_not_run_are_not_used(monkeypatch: pytest.M
         raise RuntimeError("no C compiler\nand more")
 
     for function, words in ((wrong, "they are off by"), (broken, "RuntimeError: no C compiler\\)")):
-        monkeypatch.setattr(fused, "forward", function)
+        monkeypatch.setattr(launch, "forward", function)
         with pytest.warns(UserWarning, match=words):
-            assert not convolutions.agree("cpu")
+            assert not operators.kernels_agree("cpu")
 
 
 def test_a_gradient_of_x_is_there_when_asked_for() -> None:
@@ -292,8 +292,8 @@ def test_users_own_images_and_series_take_this_path(x_shape: tuple[int, ...], mo
     theta, x = torch.rand(24, 2, generator=generator), torch.randn(24, *x_shape, generator=generator)
     prior = eq.BoxUniform(torch.zeros(2), torch.ones(2))
     taken = []
-    forward = fused.forward
-    monkeypatch.setattr(fused, "forward", lambda *a: taken.append(a) or forward(*a))
+    forward = launch.forward
+    monkeypatch.setattr(launch, "forward", lambda *a: taken.append(a) or forward(*a))
     losses = []
     for kernels in (True, False):
         monkeypatch.setattr(convolutions, "KERNELS", kernels)

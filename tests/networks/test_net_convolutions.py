@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from equipoise.networks import Convolutional, embedding_from_spec, matmul_precision
-from equipoise.networks.convolutions import _products, compose, layers
+from equipoise.networks.convolutions import compose, layers
+from equipoise.networks.triton.operators import _products
 
 
 def random_layers(

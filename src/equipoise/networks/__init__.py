@@ -8,14 +8,18 @@ import torch
 from torch import nn
 
 from equipoise.priors import Prior
+from equipoise.support.errors import MissingPart
 
-from .base import Network
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
 from .flow import INITS, STARTS, SplineFlow
-from .own import named, warn_of_differences
-from .stacks import Layout, Stack, dense, matmul_precision, stack_members
-from .user import UserNetwork
+from .network import Network
+from .stacked_weights import Layout, StackedWeights, dense, matmul_precision, stack_members
+from .user_modules import class_name, warn_of_differences
+from .user_network import UserNetwork
+
+#: The former name of `StackedWeights`.
+Stack = StackedWeights
 
 __all__ = [
     "INITS",
@@ -29,6 +33,7 @@ __all__ = [
     "Network",
     "SplineFlow",
     "Stack",
+    "StackedWeights",
     "UserNetwork",
     "choose_embedding",
     "dense",
@@ -42,16 +47,17 @@ __all__ = [
 def network_from_spec(
     spec: dict[str, Any], prior: Prior, embedding: nn.Module | None = None, network: nn.Module | None = None
 ) -> Network:
-    """Rebuild an architecture from its `spec()`; a user's own modules have to be given again."""
+    """Rebuild an architecture from its `spec()`; a user's modules have to be given again."""
     if spec["kind"] == "user":
         if network is None:
-            raise ValueError(
-                f"the model was trained with a network of your own, {named(spec)}, whose code is not stored; pass it "
-                "again: eq.load(path, network=…)"
+            raise MissingPart(
+                f"the model was trained with a network of your own, {class_name(spec)}, whose code is not stored; pass "
+                "it again: eq.load(path, network=…)",
+                "network",
             )
-        own = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
-        warn_of_differences(spec, own.spec(), "network")
-        return own
+        given = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
+        warn_of_differences(spec, given.spec(), "network")
+        return given
     body = embedding_from_spec(spec["embedding"], embedding)
     if isinstance(body, Module):
         warn_of_differences(spec["embedding"], body.spec(), "embedding")

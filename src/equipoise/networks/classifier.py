@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
 
-from .base import Network
 from .embeddings import Embedding
-from .stacks import Stack, dense, selu
+from .network import Network
+from .stacked_weights import StackedWeights, dense, selu
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Classifier(Network):
     def encode(self, theta: Tensor) -> Tensor:
         return (theta - self.theta_loc.to(theta)) / self.theta_scale.to(theta)
 
-    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+    def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         members = features.shape[0]
         w_theta, w_x = p["mlp.0.weight"].split([self.dim, self.embedding.features], dim=2)
         shared = dense(features, w_x, p["mlp.0.bias"])

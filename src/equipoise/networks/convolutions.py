@@ -17,36 +17,30 @@ from that of W through a product of a few hundred numbers.
 *Pooling goes first.* SELU increases, so the maximum of SELU is SELU of the maximum: a quarter of the exponentials after
 a pooling of stride 2.
 
-On a GPU with Triton the layers are kernels of our own, in `fused`, behind two operators that `torch.compile` and CUDA
-graphs take as they are; everywhere else they are PyTorch's. Both compute the same numbers up to rounding.
+On a GPU with Triton the layers are our own kernels, in `triton`; everywhere else they are PyTorch's. Both compute the
+same numbers up to rounding.
 """
 
 from __future__ import annotations
 
 __all__ = ["PRECISIONS", "compose", "embed", "kernels_work", "layers"]
 
-import functools
-import importlib.util
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from equipoise.support.errors import warn
+from .triton.operators import convolutions, kernels_work, standardised, stride
 
 #: How a GPU multiplies in the convolutions. "auto": in TF32 where PyTorch may, else in float32. "bf16" also stores
 #: activations in 16 bits.
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
-#: Kernels of our own serve up to so many channels; wider layers are large enough for PyTorch's.
+#: The kernels serve layers of up to this many channels; wider ones are large enough for PyTorch's.
 WIDEST = 32
-#: And up to so many places of a member's observations, which their arithmetic counts exactly.
+#: They serve observations of up to this many numbers per member, where their integer arithmetic is exact.
 MOST_POSITIONS = 1 << 29
-#: How far from PyTorch's results the kernels may be in a first trial, relative to the largest value.
-TRIAL = 1e-2
-#: Whether kernels of our own are used where they can be.
+#: Whether the kernels are used where they can be.
 KERNELS = True
 
 
@@ -119,34 +113,13 @@ def layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Te
 
 @torch.compiler.disable
 def _one_by_one(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """What `layers` gives, one member after the other: on a CPU a grouped convolution takes half as long again.
-
-    A compiler would make it slower still (Spatial SIR 338 ms a step instead of 184), so it is left out of this.
-    """
+    """What `layers` gives, one member after the other: on a CPU grouped convolutions and compiling are slower."""
     parts = zip(x.split(1), *(w.split(1) for w in (*weights, *biases)), strict=True)
     return torch.cat([layers(part, both[: len(weights)], both[len(weights) :]) for part, *both in parts])
 
 
-def stride(layer: int) -> int:
-    """Of the pooling: 2 in the layers 0, 2, …, 1 in the others."""
-    return 2 - layer % 2
-
-
-def pooled(side: int, stride: int) -> int:
-    """How long a side is after a pooling of 3 with padding 1."""
-    return (side - 1) // stride + 1
-
-
-def padded(inputs: int) -> int:
-    """Channels of a standardised x: its own, one of ones, zeros up to a power of two of at least 4, for wide reads."""
-    return max(4, 1 << inputs.bit_length())
-
-
-# --- operators --------------------------------------------------------------------------------------------------------
-
-
 def _use_kernels(x: Tensor, first: Tensor) -> bool:
-    """Kernels carry no gradient back to x, and know plain tensors, single precision and narrow layers only."""
+    """Whether the kernels apply: no gradient with respect to x, plain tensors, single precision, narrow layers."""
     narrow = first.shape[1] <= WIDEST and first.shape[2] < WIDEST
     plain = type(x) is Tensor and not x.requires_grad and first.dtype == torch.float32
     return KERNELS and plain and narrow and x[0].numel() < MOST_POSITIONS and _constant(str(x.device))
@@ -155,126 +128,3 @@ def _use_kernels(x: Tensor, first: Tensor) -> bool:
 @torch.compiler.assume_constant_result
 def _constant(device: str) -> bool:
     return kernels_work(device)
-
-
-@functools.cache
-def kernels_work(device: str) -> bool:
-    """Whether Triton is there for a device; on a CPU that is its interpreter, which tests use."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    if torch.device(device).type == "cuda":
-        able = torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
-        return able and agree(device)
-    return device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@torch.enable_grad()
-def agree(device: str) -> bool:
-    """Whether the kernels give what PyTorch gives, on a small stack; if not, or if they do not compile, a warning.
-
-    Triton compiles at run time, with the machine's own C compiler and in whatever version came with PyTorch: better
-    slow than wrong or not at all.
-    """
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(2, 8, 2, 1, 1), (2, 8, 8, 3, 3), (2, 8, 8, 3, 3)]
-    weights = [torch.randn(s, generator=generator).div(3).to(device).requires_grad_() for s in shapes]
-    biases = [torch.randn(2, 8, generator=generator).to(device).requires_grad_() for _ in shapes]
-    x = torch.randn(2, 5, 2, 9, 11, generator=generator).to(device)
-    try:
-        zero, one = torch.zeros(2, 2, device=device), torch.ones(2, 2, device=device)
-        stack = [compose(weights[0], biases[0], weights[1]), weights[2]]
-        ours = convolutions(standardised(x, zero, one, False), stack, biases[1:], "float32")[1].movedim(-1, 2)
-        theirs = layers(x, weights, biases)
-        both = [[out.detach(), *torch.autograd.grad(out.square().sum(), [*weights, *biases])] for out in (ours, theirs)]
-        found = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*both, strict=True))
-        trouble = f"they are off by {found:.1e} of the largest value" if not found < TRIAL else ""
-    except Exception as error:  # whatever a compiler may raise
-        trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    if trouble:
-        warn(
-            f"our kernels for convolutions do not work on {device} ({trouble}); PyTorch's are used, which are slower",
-        )
-    return not trouble
-
-
-@torch.library.custom_op("equipoise::standardised", mutates_args=())
-def standardised(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
-    """x as the first layer reads it, with shape `(M, N, H, W, C)`; see `fused.prepare`."""
-    from . import fused
-
-    return fused.prepare(x, loc, scale, torch.bfloat16 if half else torch.float32)
-
-
-@standardised.register_fake
-def _(x: Tensor, loc: Tensor, scale: Tensor, half: bool) -> Tensor:
-    sides = (x.shape[3], x.shape[4]) if x.ndim == 5 else (1, x.shape[2])
-    shape = (loc.shape[0], x.shape[1], *sides, padded(int(loc.shape[1])))
-    return torch.empty(shape, dtype=torch.bfloat16 if half else torch.float32, device=x.device)
-
-
-@torch.library.custom_op("equipoise::convolutions", mutates_args=())
-def convolutions(x: Tensor, weights: list[Tensor], biases: list[Tensor], precision: str) -> list[Tensor]:
-    """The outputs of all layers, then the places of their maxima; see `fused.forward`."""
-    from . import fused
-
-    outs, indices = fused.forward(x, weights, biases, _products(precision))
-    return [*outs, *indices]
-
-
-@convolutions.register_fake
-def _(x: Tensor, weights: list[Tensor], biases: list[Tensor], precision: str) -> list[Tensor]:
-    members, images, height, width, _ = x.shape
-    outs = []
-    for i, weight in enumerate(weights):
-        height = pooled(height, stride(i)) if weight.shape[3] == 3 else height
-        width = pooled(width, stride(i))
-        outs.append(x.new_empty(members, images, height, width, weight.shape[1]))
-    return [*outs, *(torch.empty_like(out, dtype=torch.uint8) for out in outs)]
-
-
-@torch.library.custom_op("equipoise::convolutions_backward", mutates_args=())
-def convolutions_backward(
-    gradient: Tensor, x: Tensor, weights: list[Tensor], outs: list[Tensor], indices: list[Tensor], precision: str
-) -> list[Tensor]:
-    """The gradients of all weights, then of all biases; see `fused.backward`."""
-    from . import fused
-
-    of_weights, of_biases = fused.backward(gradient, x, weights, outs, indices, _products(precision))
-    return [*of_weights, *of_biases]
-
-
-@convolutions_backward.register_fake
-def _(
-    gradient: Tensor, x: Tensor, weights: list[Tensor], outs: list[Tensor], indices: list[Tensor], precision: str
-) -> list[Tensor]:
-    of_weights = [w.new_empty(w.shape) for w in weights]
-    return [*of_weights, *(w.new_empty(w.shape[:2]) for w in weights)]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, weights, _, ctx.precision = inputs
-    ctx.depth = len(weights)
-    ctx.save_for_backward(x, *weights, *output)
-    ctx.set_materialize_grads(False)  # only the last layer's output is used
-
-
-def _carry_back(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    depth = ctx.depth
-    x, *saved = ctx.saved_tensors
-    weights, outs, indices = saved[:depth], saved[depth : 2 * depth], saved[2 * depth :]
-    out = convolutions_backward(gradients[depth - 1], x, weights, outs, indices, ctx.precision)
-    return None, out[:depth], out[depth:], None
-
-
-convolutions.register_autograd(_carry_back, setup_context=_save)
-
-
-def _products(precision: str) -> str:
-    """How the tensor cores multiply: TF32, or float32 as three TF32 products."""
-    if precision == "auto":
-        try:
-            allowed = torch.backends.cuda.matmul.allow_tf32
-        except RuntimeError:  # chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
-            allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        precision = "tf32" if allowed else "float32"
-    return "tf32x3" if precision == "float32" else "tf32"

@@ -1,9 +1,8 @@
 """Embeddings: from observations to the features that a classifier or a flow reads.
 
-All take observations with shape `(M or 1, N, *x_shape)` (1 where the members look at the same ones) and give
-features with shape `(M, N, C)`. What standardises x, `x_loc` and `x_scale`, belongs to the embedding and is stored
-with the weights; whole numbers (uint8 snapshots, counts) are turned into floats here, so that data can stay small
-until it is used.
+All take observations with shape `(M or 1, N, *x_shape)` (1 where the members share them) and give features with shape
+`(M, N, C)`. The mean and scale of x, `x_loc` and `x_scale`, belong to the embedding and are stored with the weights.
+Whole numbers (uint8 snapshots, counts) become floats here, so that data stays small until it is used.
 
 - `Flat`: the numbers as they are, flattened.
 - `Convolutional`: the paper's. A 1×1 convolution to C channels without activation, then L times [3-convolution with
@@ -26,26 +25,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.support.errors import MissingPart
 from equipoise.support.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
-from .own import TRIAL, Stacked, fresh_weights, frozen, named, private, random_layers, refuse_running_statistics
-from .stacks import Stack
+from .stacked_weights import StackedWeights
+from .user_modules import TRIAL, StackedModule, class_name, private_copy, random_layers, refuse_running_statistics
 
 
-def _constants(p: Stack) -> tuple[Tensor, Tensor]:
-    """What standardises x. Constants, although they lie among the weights: so no gradient is carried back to x."""
+def _constants(p: StackedWeights) -> tuple[Tensor, Tensor]:
+    """Mean and scale of x. Constants, although they lie among the weights."""
     return p["x_loc"].detach(), p["x_scale"].detach()
 
 
-def _standardised(p: Stack, x: Tensor) -> Tensor:
+def _standardised(p: StackedWeights, x: Tensor) -> Tensor:
     """Observations with shape `(M, N, *x_shape)` from `(M or 1, N, *x_shape)`."""
     loc, scale = _constants(p)
     return (x.to(loc.dtype) - loc.unsqueeze(1)) / scale.unsqueeze(1)
 
 
 class Embedding(ABC):
-    """What turns observations into features, with parameters under the names `shapes` gives."""
+    """A map from observations to features, with parameters under the names that `shapes` gives."""
 
     x_shape: tuple[int, ...]
 
@@ -64,7 +64,7 @@ class Embedding(ABC):
         """The weights of one member."""
 
     @abstractmethod
-    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+    def __call__(self, p: StackedWeights, x: Tensor) -> Tensor:
         """Features with shape `(M, N, C)` from observations as they are, with shape `(M or 1, N, *x_shape)`."""
 
     @abstractmethod
@@ -72,10 +72,10 @@ class Embedding(ABC):
         """A JSON description."""
 
     def prepare(self, device: torch.device) -> None:  # noqa: B027
-        """Whatever has to happen on a device before a compiler or a CUDA graph looks on."""
+        """What has to run on a device before `torch.compile` or a CUDA graph records."""
 
     def capturable(self, device: torch.device) -> bool:
-        """Whether a CUDA graph can record it: a module of a user's that looks at its values would make the GPU wait."""
+        """Whether a CUDA graph can record it; not a user's module that looks at its values."""
         return True
 
     def frozen(self) -> dict[str, Tensor]:
@@ -121,7 +121,7 @@ class Flat(Embedding):
     def init(self, seed: int) -> dict[str, Tensor]:
         return {}
 
-    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+    def __call__(self, p: StackedWeights, x: Tensor) -> Tensor:
         return _standardised(p, x).flatten(2)
 
     def spec(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Convolutional(Embedding):
                 weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"] = layer.weight.detach(), layer.bias.detach()
         return weights
 
-    def __call__(self, p: Stack, x: Tensor) -> Tensor:
+    def __call__(self, p: StackedWeights, x: Tensor) -> Tensor:
         weights, biases = ([p[f"conv.{i}.{kind}"] for i in range(self.layers + 1)] for kind in ("weight", "bias"))
         return embed(x, *_constants(p), weights, biases, self.precision)
 
@@ -208,7 +208,7 @@ class Convolutional(Embedding):
 
 
 class Module(Embedding):
-    """A user's `nn.Module`: a private copy without dropout, see `own`.
+    """A user's `nn.Module`: a private copy without dropout, see `user_modules`.
 
     Arguments:
         module: maps a batch with shape `(N, *x_shape)` to `(N, C)`. Every member starts from its own initialisation
@@ -219,14 +219,14 @@ class Module(Embedding):
     """
 
     def __init__(self, module: nn.Module, x_shape: tuple[int, ...], stored: bool = False) -> None:
-        self.module, self.x_shape = private(module, "embedding"), tuple(x_shape)
+        self.module, self.x_shape = private_copy(module, "embedding"), tuple(x_shape)
         self.switched_off = random_layers(module)
         if not stored:
             refuse_running_statistics(self.module, "embedding")
         sizes = (TRIAL, *self.x_shape)
         trial = torch.linspace(0, 1, math.prod(sizes)).view(sizes)
         reads = f"observations of shape (N, {', '.join(map(str, self.x_shape))})"
-        self.stacked = Stacked(self.module, "embedding", (trial,), reads)
+        self.stacked = StackedModule(self.module, "embedding", "module.", (trial,), reads)
         out = self.stacked.out
         if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != TRIAL:
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -246,15 +246,13 @@ class Module(Embedding):
         return read_as.statistics_shape
 
     def init(self, seed: int) -> dict[str, Tensor]:
-        return fresh_weights(self.module, "module.", seed)
+        return self.stacked.init(seed)
 
     def frozen(self) -> dict[str, Tensor]:
-        return frozen(self.module, "module.")
+        return self.stacked.frozen()
 
-    def __call__(self, p: Stack, x: Tensor) -> Tensor:
-        weights = {name[len("module.") :]: w for name, w in p.items() if name.startswith("module.")}
-        x = _standardised(p, x)
-        return self.stacked(weights, x)
+    def __call__(self, p: StackedWeights, x: Tensor) -> Tensor:
+        return self.stacked(p, _standardised(p, x))
 
     def prepare(self, device: torch.device) -> None:
         self.stacked.one_by_one(device)
@@ -281,8 +279,7 @@ def choose_embedding(x_shape: tuple[int, ...]) -> Embedding:
         return Convolutional(tuple(x_shape), layers=8, channels=8 if len(x_shape) == 2 else 16)
     raise ValueError(
         f"no default embedding for observations of shape {x_shape}: a vector, a series (T, C) or an image (C, H, W) "
-        "has one. Pass "
-        "embedding=, an nn.Module that maps (N, *x_shape) to (N, C)."
+        "has one. Pass embedding=, an nn.Module that maps (N, *x_shape) to (N, C)."
     )
 
 
@@ -296,9 +293,10 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
             return Convolutional(x_shape, spec["layers"], spec["channels"], spec.get("precision", "auto"))
         case "module":
             if module is None:
-                raise ValueError(
-                    f"the model was trained with an embedding of your own, {named(spec)}, whose code is not stored; "
-                    "pass it again: eq.load(path, embedding=…)"
+                raise MissingPart(
+                    f"the model was trained with an embedding of your own, {class_name(spec)}, whose code is not "
+                    "stored; pass it again: eq.load(path, embedding=…)",
+                    "embedding",
                 )
             return Module(module, x_shape, stored=True)
     raise ValueError(f"unknown kind of embedding {spec['kind']!r}; was the file written by a newer Equipoise?")

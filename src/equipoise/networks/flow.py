@@ -41,14 +41,14 @@ from torch.nn import functional as F
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated, undisturbed
 
-from .base import Network
 from .embeddings import Embedding
+from .network import Network
 from .spline import BOUND, spline_forward, spline_inverse
-from .stacks import Stack, dense, selu
+from .stacked_weights import StackedWeights, dense, selu
 
 STARTS = ("random", "prior", "prior_base")
 INITS = ("standard", "scaled", "identity")
-#: From this many θ an x on, what a hypernetwork computes from x alone is worth computing apart, once.
+#: From this many θ per x on, what a hypernetwork computes from x alone is computed once.
 FEW = 4
 
 
@@ -88,8 +88,7 @@ class SplineFlow(Network):
         if self.start != "random" and not self.prior.has_normal_map:
             raise ValueError(
                 f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has "
-                "none. Use "
-                "eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or start='random'."
+                "none. Use eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or start='random'."
             )
 
     @property
@@ -169,7 +168,7 @@ class SplineFlow(Network):
             return v.new_zeros(v.shape[:-1])
         return _log_normal(v)
 
-    def _shared(self, p: Stack, features: Tensor) -> list[tuple[Tensor | None, Tensor]]:
+    def _shared(self, p: StackedWeights, features: Tensor) -> list[tuple[Tensor | None, Tensor]]:
         """For each transform, the first layer's weights of u and its pre-activation from the features of x."""
         parts: list[tuple[Tensor | None, Tensor]] = []
         for t in range(self.transforms):
@@ -181,7 +180,7 @@ class SplineFlow(Network):
                 parts.append((w_u, dense(features, w_x, bias)))
         return parts
 
-    def _knots(self, p: Stack, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
+    def _knots(self, p: StackedWeights, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
         """The unconstrained knots of transform t, `(M, *S, N, D, 3K - 1)`, at u with shape `(M, *S, N, D)`."""
         w_u, from_x = shared
         h = from_x.view(from_x.shape[0], *[1] * (u.ndim - 3), *from_x.shape[1:])
@@ -191,7 +190,7 @@ class SplineFlow(Network):
             h = dense(F.selu(h), p[f"flow.{t}.{i}.weight"], p[f"flow.{t}.{i}.bias"])
         return h.unflatten(-1, (self.dim, 3 * self.bins - 1))
 
-    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+    def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         u, offset = code[..., : self.dim], code[..., self.dim]
         u = u.expand(features.shape[0], *u.shape[1:])
         many = u[0, ..., 0].numel() >= FEW * features.shape[1] and not torch.is_grad_enabled()
@@ -204,7 +203,7 @@ class SplineFlow(Network):
                 offset = offset + log_slopes.sum(-1)
         return offset + self._log_base(u)
 
-    def sample(self, p: Stack, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, p: StackedWeights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """θ and its log-ratio from base noise.
 
         Arguments:
@@ -253,7 +252,7 @@ class SplineFlow(Network):
         return {}
 
     def _stages_on(self, device: torch.device) -> list[tuple[list[int], list[list[Tensor]]]]:
-        """`_stages` with the indices of units on a device, where they stay: a GPU waits for every copy."""
+        """`_stages` with the indices of units on a device, copied there once."""
         if device not in self._moved_stages:
             self._moved_stages[device] = [
                 (order, [[units.to(device) for units in layer] for layer in groups]) for order, groups in self._stages
@@ -261,13 +260,13 @@ class SplineFlow(Network):
         return self._moved_stages[device]
 
     def _walked(
-        self, p: Stack, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], spline: Callable[..., Any]
+        self, p: StackedWeights, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], spline: Callable[..., Any]
     ) -> tuple[Tensor, Tensor]:
         """Transform t or its inverse, as `spline` says, at v with shape `(M, *S, N, D)`; and log|T'|, `(M, *S, N)`.
 
         Coordinate by coordinate, as `_stages` says. `fixed` are the activations of the units that see x alone, with
         shape `(M, N, ·)`; `moving` of those that see coordinates as well, with shape `(M, *S, N, ·)`. With D = 2 and
-        many draws an x this is a quarter of the arithmetic of a masked network, and an eighth of two passes of one.
+        many draws per x this is a quarter of the arithmetic of a masked network, and an eighth of two passes of one.
         """
         (order, groups), (w_u, from_x), size = self._stages_on(v.device)[t], shared, 3 * self.bins - 1
         device, depth = v.device, len(self.hidden)

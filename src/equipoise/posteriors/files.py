@@ -26,7 +26,7 @@ from torch import nn
 
 from equipoise.networks import network_from_spec
 from equipoise.priors import Prior, as_prior, prior_from_spec
-from equipoise.priors.base import dtype_name
+from equipoise.priors.prior import dtype_name
 from equipoise.support.devices import as_device
 from equipoise.version import __version__
 

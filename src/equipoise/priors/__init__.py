@@ -11,27 +11,25 @@ under which the prior becomes N(0, I). With it a density \(q_z(z|x)\) over z is 
 .. math:: \log \frac{q(\theta|x)}{p(\theta)} = \log q_z(z|x) - \log \varphi(z),
 
 because \(dz_j / d\theta_j = p_j(\theta_j) / \varphi(z_j)\): the Jacobian and the prior's density cancel. Nothing else
-is needed to start a flow at the prior and to keep all of its mass inside the support. How the map stays accurate in
-float32 is told in `marginals`.
+is needed to start a flow at the prior and to keep all of its mass inside the support. `marginals` explains how the map
+stays accurate in float32.
 
 Every method works in the dtype and on the device of its argument, whatever those of the prior.
 
-    text ► conversion ► independent ► box, gaussian ► marginals ► parts ► scipys, loguniform ► base, normal
-                        opaque
+    text ► conversion ► independent ► gaussian ► marginals ► torch_distributions ► scipy_marginals, uniform ► prior
 
-`conversion` makes priors of what users bring and of what was stored, `text` of what they type. `marginals` has the map
-of a single parameter, `parts` takes torch's distributions apart and describes them as JSON.
+`conversion` makes priors from what users bring and from what was stored, `text` from what they type. `marginals` has
+the map of one parameter. `torch_distributions` cuts torch's distributions into marginals and describes them as JSON.
+`agreement` tests whether parameters were drawn from a prior.
 """
 
 from __future__ import annotations
 
-from .base import Prior
-from .box import BoxUniform
-from .conversion import as_prior, prior_from_spec
+from .conversion import OpaquePrior, as_prior, prior_from_spec
 from .gaussian import GaussianPrior
 from .independent import IndependentPrior
-from .loguniform import LogUniform
-from .opaque import OpaquePrior
+from .prior import Prior
+from .uniform import BoxUniform, LogUniform
 
 __all__ = [
     "BoxUniform",

@@ -1,15 +1,15 @@
 r"""Whether parameters were drawn from the prior that is said to be theirs.
 
-A posterior, a ratio and a balance are all relative to the prior, and nothing in a training would show that θ came from
-elsewhere: from a first guess, from an earlier posterior, from a range in other units. So each marginal is compared
-with the prior's, by the Kolmogorov–Smirnov distance
+Posteriors, ratios and balance are relative to the prior, and training would not show that θ came from elsewhere: from
+an earlier posterior, or from a range in other units. So each marginal is compared with the prior's, by the
+Kolmogorov–Smirnov distance
 
 .. math:: D_j = \sup_t \left| \tfrac1n \#\{i : \theta_{ij} \le t\} - F_j(t) \right|,
 
-whose distribution under the prior does not depend on it. Of priors without CDFs there are draws instead, and the
-distance of two samples of n and m has about the distribution of one of nm / (n + m).
+whose distribution under the prior does not depend on the prior. A prior without CDFs is represented by draws: the
+distance of two samples of sizes n and m is distributed about as that of one sample of size nm / (n + m).
 
-Rounding is no disagreement. Where single precision leaves few values (a box of width 1 at a million), the sample is
+Rounding does not count. Where single precision leaves few values (a box of width 1 at a million), the sample is
 compared as if each number lay wherever in its rounding error it fits the prior best.
 """
 
@@ -27,8 +27,8 @@ from torch import Tensor
 from equipoise.support.errors import warn
 from equipoise.support.randomness import integer, isolated
 
-from .base import Prior
 from .gaussian import GaussianPrior
+from .prior import Prior
 
 #: The chance of a false alarm in one call. There are many calls, and every one that is right should be silent.
 LEVEL = 1e-6
@@ -39,7 +39,7 @@ DRAWS = 8192
 
 
 def warn_unless_drawn_from(prior: Prior | None, theta: Tensor) -> str:
-    """Say so where a marginal of θ is not distributed as the prior's; the warning's text, or nothing.
+    """Warn if a marginal of θ is not distributed as the prior's; returns the text of the warning, or "".
 
     Arguments:
         prior: the prior, or None if there is none to compare with.

@@ -1,25 +1,27 @@
-"""Priors of what users bring, and of what was stored."""
+"""Priors from the objects that users bring, and from stored descriptions."""
 
 from __future__ import annotations
 
-__all__ = ["as_prior", "prior_from_spec"]
+__all__ = ["OpaquePrior", "as_prior", "prior_from_spec"]
 
+import math
 from typing import Any
 
 import torch
 import torch.distributions as td
+from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from equipoise.support.errors import warn
+from equipoise.support.errors import MissingPart, warn
+from equipoise.support.randomness import undisturbed
 
-from . import marginals as one
-from . import parts
-from .base import Prior, refuse_what_single_precision_loses
-from .box import BoxUniform
 from .gaussian import GaussianPrior
 from .independent import IndependentPrior
-from .opaque import OpaquePrior, support_of
-from .scipys import is_scipy
+from .marginals import has_cdf
+from .prior import Prior, refuse_unresolved_ends
+from .scipy_marginals import is_scipy
+from .torch_distributions import build, read_numbers, scalar_marginals
+from .uniform import BoxUniform
 
 
 def as_prior(prior: Any) -> Prior:
@@ -38,9 +40,9 @@ def as_prior(prior: Any) -> Prior:
         given = f"the text {prior!r}" if isinstance(prior, str) else type(prior).__name__
         shell = "; text is for the shell (equipoise fit --prior)" if isinstance(prior, str) else ""
         if is_scipy(prior):
-            shell = "; a list of scipy.stats distributions, one a parameter, goes into eq.IndependentPrior"
+            shell = "; a list of scipy.stats distributions, one per parameter, goes into eq.IndependentPrior"
         elif isinstance(prior, list | tuple):
-            shell = "; a list of distributions, one a parameter, goes into eq.IndependentPrior"
+            shell = "; a list of distributions, one per parameter, goes into eq.IndependentPrior"
         raise TypeError(
             f"a prior is eq.BoxUniform(low, high), eq.GaussianPrior, eq.IndependentPrior, a torch distribution over "
             f"vectors, or anything else with sample and log_prob; got {given}{shell}"
@@ -52,18 +54,17 @@ def as_prior(prior: Any) -> Prior:
         )
     if _on_a_simplex(prior):
         raise ValueError(
-            f"{prior} lives on a simplex: its coordinates add up to 1, so that one of them says nothing new, and it "
-            "has no density over all of them, which is what posteriors here are. Leave out the last coordinate: bring "
-            "an object with sample and log_prob over the others, and have the simulator append 1 minus their sum "
-            "(docs/priors.md has one)."
+            f"{prior} lives on a simplex: its coordinates add up to 1, so it has no density over all of them, which "
+            "posteriors here need. Leave out the last coordinate: bring an object with sample and log_prob over the "
+            "others, and have the simulator append 1 minus their sum (docs/priors.md has an example)."
         )
     if isinstance(prior, td.MultivariateNormal) and not prior.batch_shape:
         return _resolved(GaussianPrior(prior.loc, prior.covariance_matrix))
-    rows = parts.scalars(prior)
+    rows = scalar_marginals(prior)
     boxes = [m for m in rows if isinstance(m, td.Uniform)]
     if rows and len(boxes) == len(rows):
         return _resolved(BoxUniform(torch.stack([m.low for m in boxes]), torch.stack([m.high for m in boxes])))
-    if rows and all(one.has_cdf(m) for m in rows):
+    if rows and all(has_cdf(m) for m in rows):
         return _resolved(IndependentPrior(rows))
     return OpaquePrior(prior)
 
@@ -72,12 +73,12 @@ def _on_a_simplex(prior: Any) -> bool:
     """Whether a prior, or a part of it, is over vectors that add up to 1."""
     if inside := getattr(prior, "dists", None):  # sbi's MultipleIndependent
         return any(_on_a_simplex(part) for part in inside)
-    support = support_of(prior)
+    support = _support_of(prior)
     return isinstance(getattr(support, "base_constraint", support), type(constraints.simplex))
 
 
 def _resolved(prior: Prior) -> Prior:
-    """The prior itself, unless the precision of networks cannot tell its quartiles apart."""
+    """The prior itself; an error or a warning where single precision hardly resolves its quartiles."""
     if not prior.has_normal_map:
         return prior
     dtype = torch.get_default_dtype()
@@ -96,14 +97,14 @@ def _resolved(prior: Prior) -> Prior:
     if float(share[worst]) > 0.5:
         raise ValueError(
             f"parameter {worst} of {prior} varies too little for single precision, in which networks compute: around "
-            f"{float(middle[worst]):.9g} it knows steps of {float(gap[worst]):.2g} only. Subtract an offset from the "
+            f"{float(middle[worst]):.9g} its steps are {float(gap[worst]):.2g}. Subtract an offset from the "
             "parameter, and add it in the simulator."
         )
     if float(share[worst]) > 0.01:
         warn(
-            f"single precision knows parameter {worst} of {prior} in steps of {float(gap[worst]):.2g} only, and the "
-            f"middle half of the prior spans {float(high[worst] - low[worst]):.2g}. Subtract an offset from the "
-            "parameter, and add it in the simulator",
+            f"single precision holds parameter {worst} of {prior} in steps of {float(gap[worst]):.2g}, and the middle "
+            f"half of the prior spans {float(high[worst] - low[worst]):.2g}. Subtract an offset from the parameter, "
+            "and add it in the simulator"
         )
     return prior
 
@@ -117,19 +118,107 @@ def prior_from_spec(spec: dict[str, Any]) -> Prior:
     """
     match spec.get("kind"):
         case "box":
-            low, high = parts.numbers(spec, "low"), parts.numbers(spec, "high")
+            low, high = read_numbers(spec, "low"), read_numbers(spec, "high")
             if low.dtype != torch.float64:  # written by hand, the numbers may not be rounded yet
-                refuse_what_single_precision_loses("the box", spec["low"], spec["high"])
+                refuse_unresolved_ends("the box", spec["low"], spec["high"])
             return BoxUniform(low, high)
         case "gaussian":
-            return GaussianPrior(parts.numbers(spec, "loc"), parts.numbers(spec, "covariance"))
+            return GaussianPrior(read_numbers(spec, "loc"), read_numbers(spec, "covariance"))
         case "independent":
             if not isinstance(spec["marginals"], list):
                 raise ValueError(f'"marginals" should be a list, got {spec["marginals"]!r}')
-            return IndependentPrior([parts.build(m) for m in spec["marginals"]])
+            return IndependentPrior([build(m) for m in spec["marginals"]])
         case "opaque":
-            raise ValueError(
-                f"the prior was {spec['repr']}, which cannot be stored without pickle; "
-                "pass it again: eq.load(path, prior=…)"
-            )
+            message = f"the prior was {spec['repr']}, which cannot be stored without pickle; pass it again: "
+            raise MissingPart(f"{message}eq.load(path, prior=…)", "prior")
     raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
+
+
+def _support_of(distribution: Any) -> Any:
+    """The support that a distribution says it has; None where it does not."""
+    try:
+        return getattr(distribution, "support", None)
+    except NotImplementedError:  # what torch's base class says for "unknown"
+        return None
+
+
+def _refuse_unresolved_draws(distribution: Any, draw: Tensor) -> None:
+    """Raise where two draws, with shape `(2, D)`, differ and single precision cannot tell them apart."""
+    dtype = torch.get_default_dtype()
+    rounded = draw.to(dtype)
+    large = (draw.isfinite() & ~rounded.isfinite()).any(0)
+    lost = (draw[0] != draw[1]) & (rounded[0] == rounded[1])
+    for j in (large | lost).nonzero().flatten().tolist()[:1]:
+        why = "are too large" if large[j] else "vary too little"
+        raise ValueError(
+            f"draws of parameter {j} of {distribution!r} {why} for single precision, in which networks compute: "
+            f"{draw[:, j].tolist()} become {rounded[:, j].tolist()}. Rescale the parameter, or subtract an offset from "
+            "it, and undo that in the simulator."
+        )
+
+
+class OpaquePrior(Prior):
+    """Any object with `sample` and `log_prob`, as users bring them; it has no map to N(0, I) and cannot be stored.
+
+    Moved to another device, the object stays where it is; draws and densities are copied across.
+    """
+
+    has_normal_map = False
+
+    def __init__(self, distribution: Any, device: str | torch.device | None = None) -> None:
+        self.distribution = distribution
+        with undisturbed():  # looking at a prior must not advance the user's generator
+            draw = torch.as_tensor(distribution.sample((2,)))
+            if draw.ndim != 2:
+                raise ValueError(
+                    "a prior is a distribution over vectors: sample((2,)) should have shape (2, D), got "
+                    f"{tuple(draw.shape)}. Wrap scalar distributions in torch.distributions.Independent, or give "
+                    "eq.IndependentPrior a list."
+                )
+            density = torch.as_tensor(distribution.log_prob(draw))
+        if density.shape != (2,):
+            raise ValueError(
+                f"log_prob of 2 draws of the prior should have shape (2,), got {tuple(density.shape)}. Wrap the prior "
+                "in torch.distributions.Independent(prior, 1) to sum over parameters."
+            )
+        _refuse_unresolved_draws(distribution, draw)
+        self._anchor = draw[0]
+        self._device = torch.device(device) if device is not None else draw.device
+        super().__init__(draw.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        draw = torch.as_tensor(self.distribution.sample(Size(sample_shape)))
+        return draw.to(self.device) if draw.is_floating_point() else draw.to(self.device, torch.get_default_dtype())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        value = self._check(value)
+        here = value.to(self._anchor.device).reshape(-1, self.dim)  # sbi's priors refuse more than two dimensions
+        # torch's own validation refuses points outside the support, or NaN, instead of returning -inf.
+        inside = here.isfinite().all(-1)
+        if (support := _support_of(self.distribution)) is not None:
+            within = support.check(here)
+            inside = inside & (within if within.shape == inside.shape else within.all(-1))
+        safe = torch.where(inside.unsqueeze(-1), here, self._anchor.to(here.dtype))
+        density = torch.as_tensor(self.distribution.log_prob(safe))
+        return torch.where(inside, density, -math.inf).reshape(value.shape[:-1]).to(value.device)
+
+    def _no_map(self, _: Tensor) -> Tensor:
+        raise ValueError(
+            f"{self.distribution!r} has no map to N(0, I): only priors with a CDF have one. Describe it with "
+            "eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or choose what needs no map (start='random')."
+        )
+
+    to_normal = from_normal = to_uniform = from_uniform = _no_map  # type: ignore[assignment]
+
+    def to(self, device: str | torch.device) -> OpaquePrior:
+        return OpaquePrior(self.distribution, device)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "opaque", "dim": self.dim, "repr": repr(self.distribution)}
+
+    def __repr__(self) -> str:
+        return f"OpaquePrior({self.distribution!r})"

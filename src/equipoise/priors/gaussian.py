@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from . import marginals as one
-from .base import Prior, as_vector, dtype_name
-from .normal import ndtr, probability
+from .marginals import Z_MAX
+from .prior import Prior, as_vector, dtype_name, ndtr, normal_cdf
 
 
 class GaussianPrior(Prior):
@@ -78,7 +77,7 @@ class GaussianPrior(Prior):
         return ndtr(self.to_normal(theta))
 
     def from_uniform(self, u: Tensor) -> Tensor:
-        limit = probability(-one.Z_MAX)
+        limit = normal_cdf(-Z_MAX)
         return self.from_normal(torch.special.ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
     def to(self, device: str | torch.device) -> GaussianPrior:

@@ -13,11 +13,11 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from . import marginals as one
-from .base import Prior
-from .box import BoxUniform
 from .gaussian import GaussianPrior
-from .parts import describe, device_of, moved, parameters, scalars
-from .scipys import ScipyMarginal, is_scipy
+from .prior import Prior
+from .scipy_marginals import ScipyMarginal, is_scipy
+from .torch_distributions import arguments_of, describe, device_of, scalar_marginals, to_device, unvalidated
+from .uniform import BoxUniform
 
 
 def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
@@ -36,17 +36,17 @@ def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
             f"marginal {j} is {marginal!r}; give a distribution: one of torch.distributions, eq.LogUniform, or a "
             "frozen one of scipy.stats such as scipy.stats.beta(2, 5)"
         )
-    if (marginal.batch_shape or marginal.event_shape) and len(alone := scalars(marginal)) == 1:
+    if (marginal.batch_shape or marginal.event_shape) and len(alone := scalar_marginals(marginal)) == 1:
         marginal = alone[0]  # with shape (1,), as sbi has them
     if marginal.batch_shape or marginal.event_shape:
         raise ValueError(
             f"marginal {j}, {marginal}, is not one-dimensional: its batch shape is {tuple(marginal.batch_shape)} and "
-            f"its event shape {tuple(marginal.event_shape)}. Give one scalar distribution a parameter."
+            f"its event shape {tuple(marginal.event_shape)}. Give one scalar distribution per parameter."
         )
     if one.is_discrete(marginal):
         raise ValueError(
             f"marginal {j}, {marginal}, has no continuous cdf: it is over whole numbers, and posteriors here are "
-            "densities over real ones. Leave it to the simulator to draw, or choose a continuous parameter instead."
+            "densities over real ones. Draw it in the simulator, or choose a continuous parameter instead."
         )
     if not one.has_cdf(marginal):
         raise ValueError(
@@ -54,14 +54,14 @@ def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
             "prior need one. Bring the whole prior as an object of your own with sample and log_prob (docs/priors.md), "
             "and train with start='random'."
         )
-    return marginal
+    return unvalidated(marginal) if type(marginal) is td.TransformedDistribution else marginal
 
 
 class IndependentPrior(Prior):
     """A product of independent one-dimensional distributions, each with a CDF.
 
     Arguments:
-        marginals: one distribution a parameter: torch's, `eq.LogUniform`, or a frozen one of `scipy.stats`. Its shape
+        marginals: one distribution per parameter: torch's, `eq.LogUniform`, or a frozen one of `scipy.stats`. Its shape
             is `()`, or `(1,)` as in sbi. One without quantiles of its own is inverted numerically.
 
     Example:
@@ -73,10 +73,10 @@ class IndependentPrior(Prior):
 
     def __init__(self, marginals: Sequence[Any]) -> None:
         if isinstance(marginals, Distribution) or is_scipy(marginals):
-            raise TypeError(f"IndependentPrior needs a list with one distribution a parameter, got {marginals!r} alone")
+            raise TypeError(f"IndependentPrior needs a list, one distribution per parameter, got {marginals!r}")
         if not len(marginals):
             raise ValueError("IndependentPrior needs at least one marginal")
-        tensors = (v for m in marginals if isinstance(m, Distribution) for v in parameters(m).values())
+        tensors = (v for m in marginals if isinstance(m, Distribution) for v in arguments_of(m).values())
         like = next((v for v in tensors if v.is_floating_point()), None)
         self.marginals = tuple(_scalar(j, m, like) for j, m in enumerate(marginals))
         devices = {device_of(m) for m in self.marginals}
@@ -120,7 +120,7 @@ class IndependentPrior(Prior):
         return self._each(one.from_uniform, u)
 
     def to(self, device: str | torch.device) -> IndependentPrior:
-        return IndependentPrior([moved(m, torch.device(device)) for m in self.marginals])
+        return IndependentPrior([to_device(m, torch.device(device)) for m in self.marginals])
 
     def spec(self) -> dict[str, Any]:
         described = [describe(m) for m in self.marginals]

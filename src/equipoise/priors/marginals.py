@@ -8,7 +8,7 @@ that it loses the upper tail, because 1 - 2⁻²⁴ is the largest float32 below
 - a log-uniform is a uniform in log θ, which is taken in float64;
 - any other CDF is evaluated in float64, where 1 - F resolves \(|z| \le 8.2\), and clamped at 8.
 
-Where torch knows no CDF, SciPy may (`scipys`).
+Where torch knows no CDF, SciPy may (`scipy_marginals`).
 
 Where torch knows no `icdf` the quantile is solved for. Let T be torch's map from the real line to the support.
 Newton's method on \(h(y) = \Phi^{-1}(F(T(y))) - z\), whose slope is \(p(\theta)\,T'(y)/\varphi(h + z)\), needs a
@@ -37,31 +37,13 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.special import ndtri
 
-from . import scipys
-from .loguniform import LogUniform
-from .normal import log_phi, ndtr, probability
-from .parts import device_of
+from . import scipy_marginals
+from .prior import log_phi, ndtr, normal_cdf
+from .torch_distributions import device_of
+from .uniform import LogUniform, uniform_from_normal, uniform_to_normal
 
-#: |z| of a uniform never exceeds this: Φ(-5.2) = 1e-7 is about the spacing of float32 at the edge of a box.
-Z_EDGE = 5.2
 #: |z| of a marginal with a general CDF never exceeds this: beyond it 1 - F has no digits left in float64.
 Z_MAX = 8.0
-
-
-# --- the uniform marginal, also used for whole boxes ---------------------------------------------------------------
-
-
-def uniform_to_normal(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """z of a uniform on [low, high], from the nearer end; ±5.2 at the ends and outside."""
-    below = theta - low <= high - theta
-    z = ndtri((torch.where(below, theta - low, high - theta) / (high - low)).clamp(min=probability(-Z_EDGE)))
-    return torch.where(below, z, -z)
-
-
-def uniform_from_normal(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """θ of a uniform on [low, high] from z, measured from the nearer end and never outside."""
-    theta = torch.where(z <= 0, low + (high - low) * ndtr(z), high - (high - low) * ndtr(-z))
-    return torch.minimum(torch.maximum(theta, low), high)
 
 
 # --- any scalar distribution with a cdf ----------------------------------------------------------------------------
@@ -96,12 +78,10 @@ def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
             return marginal.loc + marginal.scale * z
         case td.LogNormal():
             return (marginal.loc + marginal.scale * z).exp()
-    wide = z.double().clamp(
-        0.1 - Z_MAX, Z_MAX - 0.1
-    )  # short of where the score saturates: the solver must see a crossing
+    wide = z.double().clamp(0.1 - Z_MAX, Z_MAX - 0.1)  # the solver must see a crossing: short of where z saturates
     try:
-        if scipys.knows(marginal):
-            theta = _with_slope(marginal, scipys.quantile(marginal, wide), wide)
+        if scipy_marginals.has_scipy_cdf(marginal):
+            theta = _with_slope(marginal, scipy_marginals.quantile(marginal, wide), wide)
         else:
             theta = marginal.icdf(ndtr(wide))
     except NotImplementedError:
@@ -128,7 +108,7 @@ def from_uniform(marginal: Distribution, u: Tensor) -> Tensor:
     if isinstance(marginal, LogUniform):
         low, high = _ends(marginal, u)
         return marginal.icdf(u.double()).clamp(low, high).to(u.dtype)
-    limit = probability(-Z_MAX)
+    limit = normal_cdf(-Z_MAX)
     return from_normal(marginal, ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
 
@@ -144,12 +124,20 @@ def log_prob(marginal: Distribution, theta: Tensor) -> Tensor:
     inside = contains(marginal, theta)
     if isinstance(marginal, td.Uniform):  # torch counts the upper end as outside
         return torch.where(inside, -(marginal.high - marginal.low).log(), -math.inf)
-    return torch.where(inside, marginal.log_prob(torch.where(inside, theta, _interior(marginal, theta))), -math.inf)
+    safe = torch.where(inside, theta, _interior(marginal, theta))
+    match marginal:
+        case td.Normal():  # torch squares the scale, which overflows from 1.8e19 on
+            density = log_phi((safe - marginal.loc) / marginal.scale) - marginal.scale.log()
+        case td.HalfNormal():
+            density = log_phi(safe / marginal.scale) - marginal.scale.log() + math.log(2)
+        case _:
+            density = marginal.log_prob(safe)
+    return torch.where(inside, density, -math.inf)
 
 
 def has_cdf(distribution: Distribution) -> bool:
     """Whether the distribution is continuous and its CDF is known, to torch or to SciPy."""
-    if scipys.knows(distribution):
+    if scipy_marginals.has_scipy_cdf(distribution):
         return True
     try:
         distribution.cdf(_interior(distribution, torch.zeros((), device=device_of(distribution))))
@@ -174,8 +162,8 @@ def _tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
     inside = contains(marginal, theta)
     middle = _interior(marginal, theta)
     safe = torch.where(inside, theta, middle)
-    if scipys.knows(marginal):
-        lower, upper = scipys.tails(marginal, safe)
+    if scipy_marginals.has_scipy_cdf(marginal):
+        lower, upper = scipy_marginals.tails(marginal, safe)
     else:
         lower = marginal.cdf(safe)
         upper = 1 - lower
@@ -187,13 +175,22 @@ def _normal_score(marginal: Distribution, theta: Tensor) -> Tensor:
     lower, upper = _tails(marginal, theta)
     below = lower <= 0.5
     # One `ndtri` of the smaller tail: the branch not taken would have an infinite derivative at the edge.
-    z = ndtri(torch.where(below, lower, upper).clamp(min=probability(-Z_MAX)))
+    z = ndtri(torch.where(below, lower, upper).clamp(min=normal_cdf(-Z_MAX)))
     return torch.where(below, z, -z)
 
 
 def _support(distribution: Distribution) -> Any:
-    if isinstance(distribution, td.VonMises):  # its draws; torch says the whole line, on which it has no mass 1
+    if isinstance(distribution, td.VonMises):  # its draws; torch says the whole line, on which its mass is infinite
         return constraints.interval(-math.pi, math.pi)
+    if type(distribution) is td.TransformedDistribution:
+        base = _support(distribution.base_dist)
+        low, high = getattr(base, "lower_bound", None), getattr(base, "upper_bound", None)
+        if low is not None and high is not None:  # torch gives the codomain of the transform
+            ends = torch.stack([torch.as_tensor(low), torch.as_tensor(high)])
+            for transform in distribution.transforms:
+                ends = transform(ends)
+            if bool(ends.isfinite().all()):
+                return constraints.interval(ends.amin(), ends.amax())
     return distribution.support
 
 
@@ -221,9 +218,8 @@ def _solve(marginal: Distribution, z: Tensor) -> Tensor:
     """θ with Φ⁻¹(F(θ)) = z, by Newton's method inside a bracket. Its derivative is φ(z)/p(θ)."""
     transform, limit = _line(marginal)
     with torch.no_grad():
-        sign = (
-            transform(z.new_ones(())) - transform(z.new_zeros(()))
-        ).sign()  # a support bounded above has a falling map
+        # A support that is bounded above has a falling map.
+        sign = (transform(z.new_ones(())) - transform(z.new_zeros(()))).sign()
         lo, hi = -torch.ones_like(z), torch.ones_like(z)
         while bool((short := _normal_score(marginal, transform(sign * lo)) > z).any()) and float(lo.min()) > -limit:
             lo = torch.where(short, 2 * lo, lo)
@@ -267,5 +263,5 @@ def _into_support(marginal: Distribution, theta: Tensor) -> Tensor:
 
 
 def _beside(value: Any, theta: Tensor) -> Tensor:
-    """A number as a tensor where θ is; made there, since a GPU waits for every copy."""
+    """A number as a tensor on the device of θ, created there: a GPU waits for every copy."""
     return value.to(theta) if isinstance(value, Tensor) else theta.new_full((), value)

@@ -1,7 +1,7 @@
 """Priors as text, for the command line.
 
 uniform(-3, 3)^2                    two parameters, each uniform on [-3, 3]
-loguniform(1e-3, 10), normal(0, 1)  one term a parameter, independent of each other
+loguniform(1e-3, 10), normal(0, 1)  one term per parameter, independent of each other
 prior.json                          what `prior.spec()` gave, for everything else
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 __all__ = ["DISTRIBUTIONS", "FORMS", "parse_prior"]
 
-import difflib
 import json
 import math
 import re
@@ -20,11 +19,12 @@ from typing import Any
 import torch
 import torch.distributions as td
 
-from .base import Prior, refuse_what_single_precision_loses
-from .box import BoxUniform
+from equipoise.support.words import did_you_mean
+
 from .conversion import prior_from_spec
 from .independent import IndependentPrior
-from .loguniform import LogUniform
+from .prior import Prior, refuse_unresolved_ends
+from .uniform import BoxUniform, LogUniform
 
 #: Name to class and the names of its numbers.
 DISTRIBUTIONS: dict[str, tuple[Callable[..., td.Distribution], tuple[str, ...]]] = {
@@ -40,6 +40,8 @@ DISTRIBUTIONS: dict[str, tuple[Callable[..., td.Distribution], tuple[str, ...]]]
     "cauchy": (td.Cauchy, ("median", "scale")),
     "studentt": (td.StudentT, ("degrees of freedom", "median", "scale")),
 }
+#: The most parameters that a text may describe.
+MOST_PARAMETERS = 1000
 #: What a JSON file may hold.
 FORMS = (
     '{"kind": "box", "low": [0, -1], "high": [2, 1]}',
@@ -72,8 +74,10 @@ def parse_prior(text: str) -> Prior:
                 f"cannot read the prior {text!r} at {text[position:][:20]!r}; write terms like uniform(-3, 3)^2 or "
                 "normal(0, 1), uniform(0, 5), separated by commas, or the name of a JSON file"
             )
-        name, inside, power = term.groups()
-        marginals += [_marginal(name.lower(), inside)] * int(power or 1)
+        name, inside, power = term.groups(default="1")
+        if len(power) > 9 or len(marginals) + int(power) > MOST_PARAMETERS:
+            raise ValueError(f"the prior {text[:80]!r} has more than {MOST_PARAMETERS:,} parameters")
+        marginals += [_marginal(name.lower(), inside)] * int(power)
         position = term.end()
         if position == len(text):
             break
@@ -91,9 +95,7 @@ def parse_prior(text: str) -> Prior:
 
 def _marginal(name: str, inside: str) -> td.Distribution:
     if name not in DISTRIBUTIONS:
-        close = difflib.get_close_matches(name, DISTRIBUTIONS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"there is no distribution {name!r}{hint} There are {', '.join(DISTRIBUTIONS)}.")
+        raise ValueError(did_you_mean(name, DISTRIBUTIONS, "distribution"))
     kind, wanted = DISTRIBUTIONS[name]
     try:
         numbers = [float(part) for part in inside.split(",")] if inside.strip() else []
@@ -108,7 +110,7 @@ def _marginal(name: str, inside: str) -> td.Distribution:
     except ValueError as error:
         why = str(error).splitlines()[0]
     if wanted == ("low", "high"):
-        refuse_what_single_precision_loses(name, *numbers)
+        refuse_unresolved_ends(name, *numbers)
         why = why if numbers[0] < numbers[1] else "low has to be less than high"
     lost = [exact for exact, kept in _rounded(numbers) if kept in (0.0, math.inf, -math.inf) and kept != exact]
     if lost:

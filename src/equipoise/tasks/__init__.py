@@ -10,18 +10,19 @@ from __future__ import annotations
 
 __all__ = ["TASKS", "Task", "task"]
 
-import difflib
 from typing import Any
 
-from .base import Task
+from equipoise.support.words import did_you_mean
+
+from .abstract_task import Task
 from .lotka_volterra import LotkaVolterra
-from .own import OwnTask
 from .slcp import SLCP
 from .spatial_sir import SpatialSIR
 from .two_moons import TwoMoons
+from .user_task import UserTask
 from .weinberg import Weinberg
 
-#: Name to class. A class takes the task's options as keywords.
+#: Name to class, whose keywords are the options of the task. A new task is a file, and its class in this list.
 TASKS: dict[str, type[Task]] = {cls.name: cls for cls in (SLCP, Weinberg, SpatialSIR, LotkaVolterra, TwoMoons)}
 
 
@@ -33,13 +34,9 @@ def task(name: str, **options: Any) -> Task:
         BoxUniform(low=[-3.0, -3.0], high=[3.0, 3.0])
     """
     if ":" in str(name):
-        return OwnTask(name, **options)
+        return UserTask(name, **options)
     if name not in TASKS:
-        close = difflib.get_close_matches(str(name), TASKS, n=1, cutoff=0.4)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"there is no task {name!r}{hint} The tasks are {', '.join(TASKS)}; one of your own is FILE.py:NAME."
-        )
+        raise ValueError(f"{did_you_mean(name, TASKS, 'task')} One of your own is FILE.py:NAME.")
     try:
         return TASKS[name](**options)
     except TypeError as error:

@@ -1,6 +1,6 @@
 r"""The expected log posterior of each task with an exact one: E log p(θ*|x*) over pairs from the joint.
 
-No posterior scores better on average, so it is the yardstick of the nominal log posterior. It is a mean over simulated
+No posterior scores better on average, so nominal log posteriors are compared with it. It is a mean over simulated
 pairs, with its standard error, computed by
 
     python -m equipoise.tasks.expected [TASK]...
@@ -18,7 +18,6 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,18 +25,9 @@ import torch
 from equipoise.support import randomness
 from equipoise.support.progress import Progress
 
-from . import task
-from .base import Task
+from . import TASKS, task
+from .abstract_task import Task
 from .streams import key_of
-
-#: What is kept: the task, its options, and the number of pairs that brings the standard error below 0.01.
-KEPT: tuple[tuple[str, dict[str, Any], int], ...] = (
-    ("slcp", {}, 40_000),
-    ("weinberg", {}, 400_000),
-    ("two_moons", {}, 400_000),
-    ("lotka_volterra", {"steps": 2001}, 24_000),
-    ("lotka_volterra", {"steps": 1001}, 24_000),
-)
 
 
 def estimate(task: Task, pairs: int, seed: int = 0, progress: bool | None = None) -> tuple[float, float]:
@@ -64,12 +54,11 @@ def estimate(task: Task, pairs: int, seed: int = 0, progress: bool | None = None
 
 
 def main(names: Sequence[str] = ()) -> None:
-    """Compute what is kept, of all tasks or of those named, and write it beside this file."""
+    """Compute the `expectations` of all tasks, or of those named, and write them to expected.json."""
     path = Path(__file__).with_name("expected.json")
     rows = {repr(task(r["task"], **r["options"])): r for r in json.loads(path.read_text())["tasks"]}
-    for name, options, pairs in KEPT:
-        if names and name not in names:
-            continue
+    wanted = [(name, *e) for name, cls in TASKS.items() if not names or name in names for e in cls.expectations]
+    for name, options, pairs in wanted:
         made = task(name, **options)
         value, error = estimate(made, pairs)
         numbers = {"value": round(value, 5), "standard_error": round(error, 5), "pairs": pairs, "seed": 0}

@@ -30,7 +30,7 @@ from torch import Tensor
 from equipoise.priors import BoxUniform
 
 from . import jump_chain
-from .base import Task
+from .abstract_task import Task
 from .streams import compiled, run_rows, start, uniform
 
 LOW, HIGH = -4.0, 1.0
@@ -109,7 +109,9 @@ class LotkaVolterra(Task):
     """
 
     name = "lotka_volterra"
+    label = "Lotka-Volterra"
     parameters = ("φ₁", "φ₂")
+    expectations = (({"steps": 2001}, 24_000), ({"steps": 1001}, 24_000))
     storage = "integers"
 
     def __init__(
@@ -139,7 +141,7 @@ class LotkaVolterra(Task):
         return {"steps": self.steps, "clock": "time", "duration": self.duration, "max_events": self.max_events}
 
     def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
-        # No count can grow by more than one an event.
+        # No count can grow by more than one per event.
         events = self.steps if self.clock == "jump" else self.max_events
         small = np.int16 if events + PREY <= np.iinfo(np.int16).max else np.int32
         x = np.empty((len(theta), self.steps, 2), small)

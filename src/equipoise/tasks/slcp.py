@@ -1,6 +1,6 @@
 r"""SLCP: simple likelihood, complex posterior, with two of the five parameters inferred.
 
-With \(s_i = \theta_i^2\), a nuisance u ~ U(-3, 3) drawn once a simulation, ρ = tanh u and z ~ N(0, I), four points
+With \(s_i = \theta_i^2\), a nuisance u ~ U(-3, 3) drawn once per simulation, ρ = tanh u and z ~ N(0, I), four points
 
 .. math:: (0.7 + s_1 z_1,\; -2.9 + s_2(\rho z_1 + \sqrt{1-\rho^2}\,z_2)).
 
@@ -43,7 +43,7 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .base import CHUNK, Task, _broadcast
+from .abstract_task import CHUNK, Task, in_chunks
 from .quadrature import legendre
 from .streams import compiled, normal, run_rows, start, uniform
 
@@ -72,7 +72,9 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
 
 class SLCP(Task):
     name = "slcp"
+    label = "SLCP"
     parameters = ("θ₁", "θ₂")
+    expectations = (({}, 40_000),)
     _width = 4 * NODES
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ class SLCP(Task):
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
         limit = CHUNK // (4 * EVIDENCE_NODES * ANGLES)
-        return _broadcast(lambda _, s: _log_evidence(s), statistics.new_empty(0), statistics, limit)
+        return in_chunks(lambda _, s: _log_evidence(s), statistics.new_empty(0), statistics, limit)
 
 
 def _correlations(n: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 r"""Spatial SIR: an epidemic on a 50×50 grid, seen once.
 
-θ = (β, γ), the probabilities of infection and recovery a step. The epidemic starts from 1 + Poisson(3) infected cells
+θ = (β, γ), the probabilities of infection and recovery per step. The epidemic starts from 1 + Poisson(3) infected cells
 drawn with replacement and runs for 100 steps, or until no cell is infected. One step goes from the old I and R to
 
 .. math:: I' = (I \lor N) \land \lnot R, \qquad R' = R \lor (I \land G), \qquad S' = \lnot I' \land \lnot R',
@@ -28,11 +28,10 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .base import Task
+from .abstract_task import Task
 from .streams import compiled, next_word, run_rows, start, uniform
 
 SIDE, STEPS = 50, 100
@@ -127,6 +126,7 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
 
 class SpatialSIR(Task):
     name = "spatial_sir"
+    label = "Spatial SIR"
     parameters = ("β", "γ")
     storage = "bits"
     has_exact_posterior = False
@@ -139,9 +139,3 @@ class SpatialSIR(Task):
         x = np.empty((len(theta), *self.x_shape), np.uint8)
         run_rows(_simulate, theta, key, x)
         return x
-
-    def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
-        raise ValueError("the likelihood of spatial_sir sums over every course the epidemic may have taken")
-
-    def _log_evidence(self, statistics: Tensor) -> Tensor:
-        raise ValueError("the evidence of spatial_sir has no closed form")

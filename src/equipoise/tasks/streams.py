@@ -122,7 +122,7 @@ def key_of(seed: int, *path: str | int) -> np.ndarray:
 def run_rows(kernel: Any, theta: np.ndarray, key: np.ndarray, out: np.ndarray, *options: Any) -> None:
     """Fill `out` with `kernel(theta, key, first_row, out, *options)`, block by block, on torch's number of threads."""
     threads, rows = torch.get_num_threads(), theta.shape[0]
-    # Eight blocks a thread even out what rows cost; a block's θ, cast to float64, should fit a processor's cache.
+    # Eight blocks per thread even out what rows cost; a block's θ, cast to float64, should fit a processor's cache.
     block = min(max(1, math.ceil(rows / (8 * threads))), 1 << 14)
 
     def fill(i: int) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .base import Task, _broadcast
+from .abstract_task import Task, in_chunks
 from .quadrature import clustered
 from .streams import compiled, normal, run_rows, start, uniform
 
@@ -50,7 +50,9 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
 
 class TwoMoons(Task):
     name = "two_moons"
+    label = "Two Moons"
     parameters = ("θ₁", "θ₂")
+    expectations = (({}, 400_000),)
 
     def __init__(self) -> None:
         self.prior = BoxUniform([-1.0, -1.0], [1.0, 1.0])
@@ -76,7 +78,7 @@ class TwoMoons(Task):
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
         theta = statistics.new_empty(0)  # nothing but x
-        return _broadcast(lambda _, s: _inside(s).log() - math.log(2), theta, statistics, 1 << 14)
+        return in_chunks(lambda _, s: _inside(s).log() - math.log(2), theta, statistics, 1 << 14)
 
 
 def _inside(statistics: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .base import CHUNK, Task, _broadcast
+from .abstract_task import CHUNK, Task, in_chunks
 from .quadrature import clustered
 from .streams import compiled, run_rows, start, uniform
 
@@ -72,7 +72,9 @@ def _simulate(theta: Any, key: Any, first: Any, out: Any) -> None:
 
 class Weinberg(Task):
     name = "weinberg"
+    label = "Weinberg"
     parameters = ("g_f",)
+    expectations = (({}, 400_000),)
     _width = 4 * COSINES
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class Weinberg(Task):
             log_l = self._log_likelihood(theta[..., None], c[..., None, :])
             return (log_l + width.log()).logsumexp(-1) - math.log(HIGH - LOW)
 
-        return _broadcast(integral, statistics.new_empty(0), statistics, CHUNK // (400 * COSINES))
+        return in_chunks(integral, statistics.new_empty(0), statistics, CHUNK // (400 * COSINES))
 
 
 def _shape(gf: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,10 +35,10 @@ def compiled(name: str, element: str, constants: dict[str, Any], tile: str) -> t
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from equipoise.networks import fused, kernels
+    from equipoise.networks.triton import kernels, launch
 
     function = getattr(kernels, name)
-    cut = fused.TILES[tile]
+    cut = launch.TILES[tile]
     constants = {k: v for k, v in {**constants, "BLOCK": cut.block}.items() if k in function.arg_names}
     types = dict.fromkeys((*SCALARS, *kernels.SIZES), "i32")
     types |= {n: "i32" for n in function.arg_names if n.endswith(("_member", "_image", "_channel", "_place"))}
@@ -63,9 +63,13 @@ CASES = [
     ("convolve", "convolve", {**IMAGE, "INPUTS": 16, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16}),
     ("convolve", "convolve", {**IMAGE, "INPUTS": 16, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16, "FLIP": True}),
     ("convolve", "fused", {**SERIES, "INPUTS": 8, "CHANNELS": 8, "TAPS": 3, "BLOCK_K": 32, "POOL": True, "STRIDE": 2}),
-    ("weigh", "weigh_first", {**IMAGE, "CHANNELS": 4, "TAPS": 3, "BLOCK_K": 16, "STRIDE": 2, "GATHER": True}),
-    ("weigh", "weigh", {**IMAGE, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16}),
-    ("weigh", "weigh", {**SERIES, "CHANNELS": 8, "TAPS": 3, "BLOCK_K": 32}),
+    (
+        "weight_gradient",
+        "weight_gradient_first",
+        {**IMAGE, "CHANNELS": 4, "TAPS": 3, "BLOCK_K": 16, "STRIDE": 2, "GATHER": True},
+    ),
+    ("weight_gradient", "weight_gradient", {**IMAGE, "CHANNELS": 16, "TAPS": 1, "BLOCK_K": 16}),
+    ("weight_gradient", "weight_gradient", {**SERIES, "CHANNELS": 8, "TAPS": 3, "BLOCK_K": 32}),
     ("pool", "pool", IMAGE),
     ("unpool", "unpool", IMAGE),
     ("standardise", "standardise", {"INPUTS": 3, "CHANNELS": 4}),
@@ -82,7 +86,7 @@ def test_machine_code_for_an_h200(
     constants = {"STRIDE": 1, "POOL": False, "FLIP": False, "GATHER": False, **constants}
     ptx, shared, usage = compiled(name, element, constants, tile)
     assert shared < 100_000  # two programs fit on a multiprocessor
-    if name in ("convolve", "weigh"):
+    if name in ("convolve", "weight_gradient"):
         assert re.search(r"wgmma\.mma_async|mma\.sync", ptx)  # on the tensor cores
     if name != "standardise":
         assert re.search(r"ld\.global\.v[24]\.b32|cp\.async\.cg", ptx)  # reads of 8 bytes or 16

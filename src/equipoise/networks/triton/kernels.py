@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-r"""Triton kernels of a convolutional layer for a stack of members. Imported on a GPU only; `fused` launches them.
+r"""Triton kernels of a convolutional layer for a stack of members. Imported on a GPU only; `launch` launches them.
 
 A layer is z = W ∗ x + b, y = SELU(max-pool z). Activations have shape `(M, N, H, W, C)`, channels last; a series is an
 image of height 1 whose kernel has one row. Weights keep PyTorch's order `(M, O, I, taps)`. A program serves a tile of
@@ -7,27 +7,27 @@ positions of one member. The patch around a position is read tap by tap (from th
 the same rows), and each group of taps is one small matrix product, positions × (taps·C) by (taps·C) × O, on the
 tensor cores. Products need sides of at least 16; narrower ones are padded with zeros.
 
-*Forward.* `convolve` gives z, or, fused, y and which of the 3 (9) places of its window won, one byte an output, the
-first of equals as in PyTorch; fused, z never reaches memory, at the price of computing it once for each window it
+*Forward.* `convolve` gives z, or, fused, y and which of the 3 (9) places of its window is the maximum, one byte per
+output, the first of equals as in PyTorch. Fused, z never reaches memory, but is computed once for each window it
 belongs to (9/4 times for an image, 3/2 for a series, at stride 2). `pool` does the second half alone.
 
 *Backward.* With y = SELU(z*) the slope is a function of the output: λ where y > 0, y + λα elsewhere. So gradients are
-handed down as g = ∂/∂y · SELU'(y), and
+passed on as g = ∂/∂y · SELU'(y), and
 
-.. math:: \frac{∂}{∂z(s)} = \sum_{w ∋ s} 1[s \text{ won window } w]\; g(w),
+.. math:: \frac{∂}{∂z(s)} = \sum_{w ∋ s} 1[s \text{ is the maximum of } w]\; g(w),
 
 a sum over at most 4 windows of an image at stride 2 and 9 at stride 1, gathered in a fixed order. The g of the layer
 below is `convolve` of that with flipped, transposed weights, times the slope at the layer's input. ∂/∂W sums x-patch ×
 ∂/∂z over all positions: each of a fixed number of programs sums a stretch of them, and the partial sums are added
-afterwards. No atomic operations, so the same inputs give the same bits. The first layer hands nothing down; there
-`weigh` gathers ∂/∂z itself and it is never stored.
+afterwards. No atomic operations, so the same inputs give the same bits. The first layer passes
+nothing on; there `weight_gradient` gathers ∂/∂z itself, and it is never stored.
 
-A maximum of several with a NaN among them is NaN, so that a member that diverges is noticed.
+A maximum over values with a NaN is NaN, so that a member that diverges is noticed.
 """
 
 from __future__ import annotations
 
-__all__ = ["convolve", "pool", "standardise", "unpool", "weigh"]
+__all__ = ["convolve", "pool", "standardise", "unpool", "weight_gradient"]
 
 import triton
 import triton.language as tl
@@ -42,8 +42,8 @@ LAMBDA_ALPHA = constexpr(1.0507009873554804934193349852946 * 1.67326324235437728
 
 
 @triton.jit
-def located(position, area, width, by_area, area_shift, by_width, width_shift):
-    """The image, row and column of a position. Divisions are multiplications, `fused.divisor`: a fifth of the work."""
+def image_row_column(position, area, width, by_area, area_shift, by_width, width_shift):
+    """The image, row and column of a position. Divisions are multiplications, see `launch.divisor`."""
     n = ((position.to(tl.int64) * by_area) >> area_shift).to(tl.int32)
     rest = position - n * area
     row = ((rest.to(tl.int64) * by_width) >> width_shift).to(tl.int32)
@@ -71,9 +71,9 @@ def patch(x, image, y, w, keep, tap, height, width, CHANNELS: constexpr, TAPS: c
 
 # fmt: off
 @triton.jit
-def taps(weight, row, tap, INPUTS: constexpr, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr, TAPS: constexpr,
-         BLOCK_K: constexpr, BLOCK_O: constexpr, FLIP: constexpr):
-    """The weights (BLOCK_K, BLOCK_O) of `TAPS` taps from (row, tap) on; flipped, those that carry gradients back.
+def tap_weights(weight, row, tap, INPUTS: constexpr, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr,
+                TAPS: constexpr, BLOCK_K: constexpr, BLOCK_O: constexpr, FLIP: constexpr):
+    """The weights (BLOCK_K, BLOCK_O) of `TAPS` taps from (row, tap) on; flipped, those of the gradient.
 
     CHANNELS is how many the patch has; the first INPUTS of them have weights.
     """
@@ -95,7 +95,7 @@ def convolved(x, weight, image, h, w, keep, height, width, INPUTS: constexpr, CH
     for row in tl.static_range(KH):
         for group in tl.static_range(3 // TAPS):
             a = patch(x, image, h + (row - KH // 2), w, keep, group * TAPS, height, width, CHANNELS, TAPS, BLOCK_K)
-            b = taps(weight, row, group * TAPS, INPUTS, CHANNELS, OUTPUTS, KH, TAPS, BLOCK_K, BLOCK_O, FLIP)
+            b = tap_weights(weight, row, group * TAPS, INPUTS, CHANNELS, OUTPUTS, KH, TAPS, BLOCK_K, BLOCK_O, FLIP)
             z = tl.dot(a, b.to(a.dtype), z, input_precision=PRECISION)
     return z
 
@@ -107,15 +107,15 @@ def convolve(x, weight, bias, below, out, index, images, height, width, out_heig
              BLOCK: constexpr, BLOCK_K: constexpr, BLOCK_O: constexpr, PRECISION: constexpr):
     """A convolution at a tile of output positions.
 
-    With POOL, the SELU of its maxima and their places. With FLIP, gradients on their way to the layer below, whose
-    outputs are `below`.
+    With POOL, the SELU of its maxima and their positions. With FLIP, the gradient of the layer's input, which is
+    `below`.
     """
     member = tl.program_id(1)
     weight += member.to(tl.int64) * weight_member
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = out_height * out_width
     keep = position < images * area
-    n, i, j = located(position, area, out_width, by_area, area_shift, by_width, width_shift)
+    n, i, j = image_row_column(position, area, out_width, by_area, area_shift, by_width, width_shift)
     image = (member * images + n).to(tl.int64) * (height * width)
     o = tl.arange(0, BLOCK_O)
     target = ((member.to(tl.int64) * (images * area) + position) * OUTPUTS)[:, None] + o[None, :]
@@ -154,7 +154,7 @@ def pool(z, out, index, images, height, width, out_height, out_width, by_area, a
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = out_height * out_width
     keep = position < images * area
-    n, i, j = located(position, area, out_width, by_area, area_shift, by_width, width_shift)
+    n, i, j = image_row_column(position, area, out_width, by_area, area_shift, by_width, width_shift)
     image = (member * images + n).to(tl.int64) * (height * width)
     o = tl.arange(0, BLOCK_O)
     best = tl.full((BLOCK, BLOCK_O), float("-inf"), tl.float32)
@@ -173,9 +173,9 @@ def pool(z, out, index, images, height, width, out_height, out_width, by_area, a
 
 
 @triton.jit
-def gathered(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS: constexpr, KH: constexpr,
+def unpooled(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS: constexpr, KH: constexpr,
              STRIDE: constexpr, BLOCK: constexpr, BLOCK_O: constexpr):
-    """∂/∂z at (h, w): what the windows that it won hand back, a tile (BLOCK, BLOCK_O).
+    """∂/∂z at (h, w): the sum over the windows whose maximum it is, a tile (BLOCK, BLOCK_O).
 
     h lies in window i at place h + 1 - STRIDE·i, if that is 0, 1 or 2: at most two windows at stride 2, three at 1.
     """
@@ -208,19 +208,19 @@ def unpool(gradient, index, out, images, height, width, out_height, out_width, b
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     keep = position < images * area
-    n, h, w = located(position, area, width, by_area, area_shift, by_width, width_shift)
+    n, h, w = image_row_column(position, area, width, by_area, area_shift, by_width, width_shift)
     image = (member * images + n).to(tl.int64) * (out_height * out_width)
-    total = gathered(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS, KH, STRIDE, BLOCK, BLOCK_O)
+    total = unpooled(gradient, index, image, h, w, keep, out_height, out_width, OUTPUTS, KH, STRIDE, BLOCK, BLOCK_O)
     o = tl.arange(0, BLOCK_O)
     target = ((member.to(tl.int64) * (images * area) + position) * OUTPUTS)[:, None] + o[None, :]
     tl.store(out + target, total.to(out.dtype.element_ty), mask=keep[:, None] & (o < OUTPUTS)[None, :])
 
 
 @triton.jit(do_not_specialize=[*SIZES, "tiles"])
-def weigh(x, gradient, index, partial, images, height, width, out_height, out_width, by_area, area_shift, by_width,
-          width_shift, tiles, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr, TAPS: constexpr,
-          STRIDE: constexpr, GATHER: constexpr, BLOCK: constexpr, BLOCK_K: constexpr, BLOCK_O: constexpr,
-          PRECISION: constexpr):
+def weight_gradient(x, gradient, index, partial, images, height, width, out_height, out_width, by_area, area_shift,
+                    by_width, width_shift, tiles, CHANNELS: constexpr, OUTPUTS: constexpr, KH: constexpr,
+                    TAPS: constexpr, STRIDE: constexpr, GATHER: constexpr, BLOCK: constexpr, BLOCK_K: constexpr,
+                    BLOCK_O: constexpr, PRECISION: constexpr):
     """The sums of x-patch × ∂/∂z, and of ∂/∂z alone for the bias, over one stretch of a member's positions.
 
     A program keeps three sums. With TAPS = 3 each belongs to a row of the kernel; with TAPS = 1, where the channels
@@ -237,11 +237,11 @@ def weigh(x, gradient, index, partial, images, height, width, out_height, out_wi
     for tile in range(split * tiles, (split + 1) * tiles):
         position = tile * BLOCK + tl.arange(0, BLOCK)
         keep = position < images * area
-        n, h, w = located(position, area, width, by_area, area_shift, by_width, width_shift)
+        n, h, w = image_row_column(position, area, width, by_area, area_shift, by_width, width_shift)
         n = (member * images + n).to(tl.int64)
         image = n * area
         if GATHER:
-            g = gathered(gradient, index, n * (out_height * out_width), h, w, keep, out_height, out_width, OUTPUTS, KH,
+            g = unpooled(gradient, index, n * (out_height * out_width), h, w, keep, out_height, out_width, OUTPUTS, KH,
                          STRIDE, BLOCK, BLOCK_O)
         else:
             where = ((image + h * width + w) * OUTPUTS)[:, None] + o[None, :]

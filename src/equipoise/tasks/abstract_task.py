@@ -1,18 +1,19 @@
-"""What every task has: a prior, a simulator, and, where it is known, the exact posterior.
+"""The abstract task: a prior, a simulator, and, where it is known, the exact posterior.
 
-A task file gives four things and this file does the rest (checks, seeds, threads, broadcasting, memory):
+The class of a task names itself (`name`, `label`, `parameters`) and gives these methods; this file does the rest
+(checks, seeds, threads, broadcasting, memory):
 
-- `_draw(theta, key, dtype)`: the simulator, one random stream a row;
+- `_draw(theta, key, dtype)`: the simulator, one random stream per row;
 - `_statistics(x)`: what the likelihood needs of x, with shape `(*, K)`;
 - `_log_likelihood(theta, statistics)`: log p(x|θ), broadcasting, in float64;
 - `_log_evidence(statistics)`: log p(x) = log ∫ p(x|θ) p(θ) dθ, to a tolerance that the file states and a test checks.
 
-Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x).
+Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x). Without the last three, `has_exact_posterior` is False.
 """
 
 from __future__ import annotations
 
-__all__ = ["Task"]
+__all__ = ["CHUNK", "Task", "in_chunks"]
 
 import json
 import math
@@ -26,10 +27,11 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import BoxUniform
+from equipoise.support.arrays import as_tensor
 
 from .streams import compiled, key_of
 
-#: Numbers held at once while evaluating a likelihood: 2²² float64, 32 MiB an intermediate.
+#: Numbers held at once while evaluating a likelihood: 2²² float64, 32 MiB per intermediate result.
 CHUNK = 1 << 22
 
 
@@ -38,11 +40,15 @@ class Task(ABC):
 
     #: The name in `TASKS`.
     name: ClassVar[str]
-    #: One name a parameter, as plots write it.
+    #: The name in plots and reports.
+    label: ClassVar[str]
+    #: The names of the parameters in plots.
     parameters: ClassVar[tuple[str, ...]]
     #: How `simulate_compact` holds x: "float32"; "bits" (0 or 1, as uint8); "integers".
     storage: ClassVar[Literal["float32", "bits", "integers"]] = "float32"
-    #: Float64 numbers an evaluation of the likelihood of one pair holds at once.
+    #: Options, and number of simulated pairs, of each expected log posterior in expected.json.
+    expectations: ClassVar[tuple[tuple[dict[str, Any], int], ...]] = ()
+    #: Float64 numbers that an evaluation of the likelihood of one pair holds at once.
     _width: ClassVar[int] = 64
 
     prior: BoxUniform
@@ -51,7 +57,7 @@ class Task(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keywords that make this task again: `task(name, **options)`."""
+        """The keywords that rebuild this task: `task(name, **options)`."""
         return {}
 
     @property
@@ -61,7 +67,7 @@ class Task(ABC):
 
     @property
     def kept(self) -> bool:
-        """Whether simulations are worth keeping. Real-valued ones of the paper's tasks cost less to make again."""
+        """Whether simulations are worth storing. Real-valued ones of the paper's tasks are cheaper to repeat."""
         return self.storage != "float32"
 
     def simulate(self, theta: Any, seed: int = 0) -> Tensor:
@@ -131,29 +137,29 @@ class Task(ABC):
     def _log_terms(self, theta: Tensor, x: Tensor, evidence: bool) -> tuple[Tensor, Tensor]:
         """log p(x|θ) of the broadcast pairs and, where `evidence` is wanted, log p(x) of each x."""
         statistics = self._statistics(x)
-        likelihood = _broadcast(self._log_likelihood, theta, statistics, CHUNK // self._width)
+        likelihood = in_chunks(self._log_likelihood, theta, statistics, CHUNK // self._width)
         return likelihood, self._log_evidence(statistics) if evidence else likelihood.new_zeros(())
 
     def _statistics(self, x: Tensor) -> Tensor:
         """What the likelihood needs of x, with shape `(*, K)`, float64."""
         return x.double().flatten(x.ndim - len(self.x_shape))
 
-    @abstractmethod
     def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
         """log p(x|θ) for θ inside the prior; shape of the broadcast leading dimensions."""
+        raise ValueError(f"the likelihood of {self!r} is not known")
 
-    @abstractmethod
     def _log_evidence(self, statistics: Tensor) -> Tensor:
         """log p(x), with shape `(*,)`."""
+        raise ValueError(f"the evidence of {self!r} is not known")
 
     def _rows(self, theta: Any) -> tuple[np.ndarray, torch.device]:
         """θ as an array with shape `(N, D)`, checked, and the device it came from."""
-        theta = _tensor(theta, "theta")
+        theta = _real(theta, "theta")
         if theta.ndim == 1:
             theta = theta[None]
         if theta.ndim != 2 or theta.shape[1] != self.prior.dim:
             raise ValueError(
-                f"{self.name} takes theta with shape (N, {self.prior.dim}), one row a simulation; "
+                f"{self.name} takes theta with shape (N, {self.prior.dim}), one row per simulation; "
                 f"got {tuple(theta.shape)}"
             )
         rows = np.ascontiguousarray(theta.detach().cpu().numpy())
@@ -169,8 +175,8 @@ class Task(ABC):
     def _pairs(self, theta: Any, x: Any) -> tuple[Tensor, Tensor]:
         """θ and x as tensors on one device, with shapes that go together."""
         self._need_posterior()
-        theta = _tensor(theta, "theta")
-        x = _tensor(x, "x").to(theta.device)
+        theta = _real(theta, "theta")
+        x = _real(x, "x").to(theta.device)
         cut = x.ndim - len(self.x_shape)
         if theta.ndim == 0 or theta.shape[-1] != self.prior.dim:
             raise ValueError(f"{self.name} takes theta with shape (*, {self.prior.dim}), got {tuple(theta.shape)}")
@@ -178,7 +184,7 @@ class Task(ABC):
             shape = "".join(f", {n}" for n in self.x_shape)
             raise ValueError(f"{self.name} takes x with shape (*{shape}), got {tuple(x.shape)}")
         if bool(x.isnan().any()):
-            raise ValueError("x has NaN in it: there is no posterior given an observation that is not one")
+            raise ValueError("x has NaN in it: observations should be numbers")
         try:
             torch.broadcast_shapes(theta.shape[:-1], x.shape[:cut])
         except RuntimeError:
@@ -190,7 +196,7 @@ class Task(ABC):
 
     def _need_posterior(self) -> None:
         if not self.has_exact_posterior:
-            raise ValueError(f"the exact posterior of {self!r} is not known; task.has_exact_posterior tells")
+            raise ValueError(f"the exact posterior of {self!r} is not known; task.has_exact_posterior is False")
 
     def __repr__(self) -> str:
         options = "".join(f", {k}={v!r}" for k, v in self.options.items())
@@ -207,19 +213,15 @@ def _first_outside(rows: Any, low: Any, high: Any) -> Any:
     return -1
 
 
-def _tensor(value: Any, name: str) -> Tensor:
-    try:
-        tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name} should be a tensor, an array or a list of numbers, got {type(value).__name__}"
-        ) from error
+def _real(value: Any, name: str) -> Tensor:
+    """What a user gave, as float32 or float64."""
+    tensor = as_tensor(value, name)
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{name} should hold real numbers, got {tensor.dtype}")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def _broadcast(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, limit: int) -> Tensor:
+def in_chunks(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, limit: int) -> Tensor:
     """f(a, b) with shape `(*,)` for a `(*, I)` and b `(*, J)`, on pieces of at most `limit` elements of the result."""
     shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     if shape.numel() <= limit or not shape:
@@ -228,4 +230,4 @@ def _broadcast(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, limi
     axis = max(range(len(shape)), key=lambda i: shape[i])
     pieces = max(1, shape[axis] * limit // shape.numel())
     parts = zip(a.split(pieces, axis), b.split(pieces, axis), strict=True)
-    return torch.cat([_broadcast(f, p, q, limit) for p, q in parts], axis)
+    return torch.cat([in_chunks(f, p, q, limit) for p, q in parts], axis)

@@ -21,6 +21,8 @@ import equipoise as eq
 class Gauss:
     """x ~ N(theta, s^2), of which the posterior is known."""
 
+    label = "A normal"
+
     def __init__(self, s=0.5):
         self.prior, self.s = eq.BoxUniform([-1.0, -1.0], [1.0, 1.0]), s
 
@@ -65,6 +67,7 @@ def test_what_a_file_holds_is_a_task(folder) -> None:
     assert float(torch.trapezoid(torch.trapezoid(mass, dx=0.01), dx=0.01)) == pytest.approx(1, abs=1e-3)
     each = task.log_posterior(theta, x)
     assert torch.allclose(each[7], task.log_posterior(theta[7], x[7]))
+    assert task.label == "A normal" and eq.task("mine.py:seeded").label == "mine.py:seeded"
     again = eq.task("mine.py:Gauss", **task.options)
     assert again.options == task.options
     (folder / "mine.py").write_text(FILE + "\n# another\n")
@@ -82,7 +85,7 @@ def test_what_a_file_holds_is_a_task(folder) -> None:
         ("mine.py:seeded", {"s": 1}, TypeError, "takes no options"),
         ("mine.py:one", {}, ValueError, r"takes a batch of parameters with shape \(N, 1\)"),
         ("mine.py:", {}, ValueError, "is FILE.py:NAME or MODULE:NAME"),
-        ("slpc", {}, ValueError, "did you mean 'slcp'.*one of your own is FILE.py:NAME"),
+        ("slpc", {}, ValueError, "did you mean 'slcp'.*FILE.py:NAME"),
     ],
 )
 def test_what_is_no_task_is_told(name, options, error, words, folder) -> None:

@@ -1,14 +1,14 @@
-"""A task of your own: a prior and a simulator in a Python file, called `FILE.py:NAME`.
+"""A user's task: a prior and a simulator in a Python file, called `FILE.py:NAME`.
 
 The name is that of an object with `prior` and `simulate(theta)` or `simulate(theta, seed)`, from `(N, D)` to
 `(N, *x_shape)`, and, where it is known, `log_posterior(theta, x)`; or of a class or function that makes one, whose
-arguments are the task's options. What it computes is known by the source of its file: results of an experiment are
-kept for one version of it.
+arguments are the task's options. It is identified by the source of its file: results of an experiment belong to one
+version of it. A `label`, where the object has one, is its name in plots and reports.
 """
 
 from __future__ import annotations
 
-__all__ = ["OwnTask"]
+__all__ = ["UserTask"]
 
 import hashlib
 import inspect
@@ -23,11 +23,11 @@ from equipoise.priors import Prior, as_prior
 from equipoise.support.imports import named_object, source_of
 from equipoise.support.randomness import isolated
 
-from .base import Task
+from .abstract_task import Task
 
 
-class OwnTask(Task):
-    """What stands under a name in a user's file, as a task.
+class UserTask(Task):
+    """An object of a user's file as a task.
 
     Arguments:
         name: `FILE.py:NAME` or `MODULE:NAME`.
@@ -54,6 +54,7 @@ class OwnTask(Task):
             if not hasattr(found, part):
                 raise TypeError(f"{name} has no {part}; a task has prior and simulate(theta), perhaps log_posterior")
         self._found, self._given = found, options
+        self.label = str(getattr(found, "label", name))  # type: ignore[misc]
         self.prior = as_prior(found.prior)
         self.has_exact_posterior = hasattr(found, "log_posterior")
         self.parameters = tuple(f"theta_{i}" for i in range(self.prior.dim))  # type: ignore[misc]
@@ -96,9 +97,3 @@ class OwnTask(Task):
 
     def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
         return self.simulate(theta, int(key[0])).numpy().astype(dtype)
-
-    def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
-        raise ValueError(f"the likelihood of {self.name} is not known by itself")
-
-    def _log_evidence(self, statistics: Tensor) -> Tensor:
-        raise ValueError(f"the evidence of {self.name} is not known by itself")

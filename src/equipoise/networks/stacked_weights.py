@@ -1,8 +1,8 @@
-"""Stacks: parameters with a leading member axis, in one flat buffer.
+"""The weights of a stack of members: tensors with a leading member axis, in one flat buffer.
 
 A stack of M networks of one shape is a dictionary of tensors with shape `(M, *shape)`. Training keeps it as one
 buffer with shape `(M, P)`, so that an optimiser step is a handful of element-wise operations over everything, with a
-learning rate a row. `Layout` says where each parameter lies in a row. Views are cut with one `split`, whose gradient
+learning rate per row. `Layout` says where each parameter lies in a row. Views are cut with one `split`, whose gradient
 is one concatenation; cutting with slices would make the gradient of each view as large as the whole buffer.
 
 Some entries are not trained: the constants that standardise x, and weights that an autoregressive mask holds at
@@ -12,7 +12,7 @@ bytes, since a matrix product reads aligned rows up to twice as fast.
 
 from __future__ import annotations
 
-__all__ = ["Layout", "Stack", "dense", "matmul_precision", "selu", "stack_members"]
+__all__ = ["Layout", "StackedWeights", "dense", "matmul_precision", "selu", "stack_members"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 ALIGN = 32
 
 #: The parameters of M networks: name -> tensor with shape `(M, *shape)`.
-Stack = dict[str, Tensor]
+StackedWeights = dict[str, Tensor]
 
 
 class Layout:
@@ -49,7 +49,7 @@ class Layout:
         }
         self.trainable = self.flatten(ones)[0]
 
-    def cut(self, flat: Tensor) -> Stack:
+    def cut(self, flat: Tensor) -> StackedWeights:
         """The parameters in a buffer with shape `(M, P)`, as views."""
         members = flat.shape[0]
         parts = zip(self.shapes.items(), self.sizes, flat.split(self.padded, dim=1), strict=True)
@@ -67,7 +67,7 @@ class Layout:
         return torch.cat(rows, dim=1)
 
 
-def stack_members(members: Sequence[Mapping[str, Tensor]]) -> Stack:
+def stack_members(members: Sequence[Mapping[str, Tensor]]) -> StackedWeights:
     """A stack from the parameters of each member."""
     return {name: torch.stack([m[name] for m in members]) for name in members[0]}
 

@@ -1,7 +1,7 @@
-"""A user's own network: anything with `log_ratio(theta, x)`.
+"""A user's network: anything with `log_ratio(theta, x)`.
 
-Balancing a new kind of model means giving it `log_ratio`, nothing else. An `nn.Module` is copied and stacked as an
-embedding of a user's is, see `own`.
+Balancing a new kind of model means giving it `log_ratio`, nothing else. An `nn.Module` is copied and stacked as a
+user's embedding is, see `user_modules`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
 
-from .base import Network
 from .embeddings import Flat
-from .own import TRIAL, Stacked, fresh_weights, frozen, private, random_layers, refuse_running_statistics
-from .stacks import Stack
+from .network import Network
+from .stacked_weights import StackedWeights
+from .user_modules import TRIAL, StackedModule, private_copy, random_layers, refuse_running_statistics
 
 
 class _Call(nn.Module):
@@ -44,17 +44,16 @@ class UserNetwork(Network):
     kind = "classifier"
 
     def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...], stored: bool = False) -> None:
-        self.network = private(network, "network", needs="log_ratio")
+        self.network = private_copy(network, "network", needs="log_ratio")
         self.prior, self.embedding = prior, Flat(tuple(x_shape))
         self.switched_off = random_layers(network)
         if not stored:
             refuse_running_statistics(self.network, "network")
-        self._call = _Call(self.network)
         with isolated(0):
             theta = prior.sample((TRIAL,)).to("cpu")
         x = torch.linspace(0, 1, TRIAL * math.prod(x_shape)).view(TRIAL, *x_shape)
         reads = f"theta of shape (N, {prior.dim}) and x of shape (N, {', '.join(map(str, x_shape))})"
-        self._stacked = Stacked(self._call, "network", (theta, x), reads)
+        self._stacked = StackedModule(_Call(self.network), "network", "user.", (theta, x), reads)
         out = self._stacked.out
         if not isinstance(out, Tensor) or tuple(out.shape) != (TRIAL,):
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -62,10 +61,10 @@ class UserNetwork(Network):
         self._stacked.one_by_one(prior.device)
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
-        return fresh_weights(self._call, "user.", seed)
+        return self._stacked.init(seed)
 
     def masks(self) -> dict[str, Tensor]:
-        return frozen(self._call, "user.")
+        return self._stacked.frozen()
 
     def capturable(self, device: torch.device) -> bool:
         return not self._stacked.one_by_one(device)
@@ -73,16 +72,13 @@ class UserNetwork(Network):
     def encode(self, theta: Tensor) -> Tensor:
         return theta
 
-    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
-        weights = {name[len("user.") :]: w for name, w in p.items() if name.startswith("user.")}
+    def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         members, count = features.shape[:2]
         x = features.unflatten(-1, self.x_shape)
         rolls = code.shape[1:-2]
         code = code.expand(members, *rolls, count, self.dim).reshape(members, -1, self.dim)
         x = x.repeat(1, math.prod(rolls), *[1] * len(self.x_shape))
-
-        out = self._stacked(weights, code, x)
-        return out.view(members, *rolls, count)
+        return self._stacked(p, code, x).view(members, *rolls, count)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "user", "repr": repr(self.network), "embedding": self.embedding.spec()}

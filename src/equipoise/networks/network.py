@@ -1,7 +1,7 @@
-r"""What a network is to the rest of Equipoise: log-ratios for a stack of members.
+r"""The abstract network: log-ratios for a stack of members.
 
-A network is an architecture without weights; weights travel beside it as a `Stack`. Its log-ratio is evaluated in three
-parts, so that each is done as seldom as possible:
+A network is an architecture without weights; the weights of all members travel beside it as `StackedWeights`. Its
+log-ratio is evaluated in three parts, so that each is computed as seldom as possible:
 
 - `encode(theta)`: what is fixed about θ, its coordinates (standardised, or z = Φ⁻¹(F(θ)) for a flow started at the
   prior) and, for a flow, the offset that turns its density into a ratio. No weights; computed once for a data set.
@@ -26,7 +26,7 @@ from torch import Tensor
 from equipoise.priors import Prior
 
 from .embeddings import Embedding
-from .stacks import Layout, Stack, stack_members
+from .stacked_weights import Layout, StackedWeights, stack_members
 
 
 class Network(ABC):
@@ -46,7 +46,7 @@ class Network(ABC):
         """What is fixed about θ: with shape `(*, E)` from `(*, D)`."""
 
     @abstractmethod
-    def ratio(self, p: Stack, code: Tensor, features: Tensor) -> Tensor:
+    def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         """Log-ratios with shape `(M, *S, N)` from codes `(M or 1, *S, N, E)` and features `(M, N, C)`."""
 
     @abstractmethod
@@ -62,8 +62,7 @@ class Network(ABC):
         return self.embedding.capturable(device)
 
     def to(self, device: str | torch.device) -> Self:
-        """The same architecture with its prior and constants on another device: a copy in every call would make a GPU
-        wait each time."""
+        """The same architecture with its prior and constants on another device."""
         twin = copy.copy(self)
         for name in ("prior", "theta_loc", "theta_scale"):
             if hasattr(self, name):
@@ -87,7 +86,7 @@ class Network(ABC):
         fixed = {"x_loc": torch.zeros(()), "x_scale": torch.zeros(())}
         return Layout({**self.embedding.shapes(), **head}, {**fixed, **self.embedding.frozen(), **self.masks()})
 
-    def init(self, seeds: list[tuple[int, int]], loc: list[Tensor], scale: list[Tensor]) -> Stack:
+    def init(self, seeds: list[tuple[int, int]], loc: list[Tensor], scale: list[Tensor]) -> StackedWeights:
         """A stack from, for each member, the seeds of head and embedding and the constants that standardise x."""
         members = []
         for (head, body), mean, std in zip(seeds, loc, scale, strict=True):
@@ -95,10 +94,10 @@ class Network(ABC):
             members.append({**constants, **self.embedding.init(body), **self.init_head(head)})
         return stack_members(members)
 
-    def embed(self, p: Stack, x: Tensor) -> Tensor:
+    def embed(self, p: StackedWeights, x: Tensor) -> Tensor:
         """Features with shape `(M, N, C)` from observations with shape `(M or 1, N, *x_shape)`."""
         return self.embedding(p, x)
 
-    def log_ratio(self, p: Stack, theta: Tensor, x: Tensor) -> Tensor:
+    def log_ratio(self, p: StackedWeights, theta: Tensor, x: Tensor) -> Tensor:
         """Log-ratios `(M, *S, N)` of θ `(*S, N, D)` and x `(N, *x_shape)`, the same for all members."""
         return self.ratio(p, self.encode(theta).unsqueeze(0), self.embed(p, x.unsqueeze(0)))

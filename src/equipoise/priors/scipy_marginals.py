@@ -1,20 +1,19 @@
 r"""Marginals of SciPy: its frozen distributions, and its CDFs of those distributions for which torch has none.
 
-SciPy computes in float64 on the CPU, whatever the device of θ; a microsecond or two a number. What torch has to know
-besides is the derivative, and it is the density on either tail,
+SciPy computes in float64 on the CPU, whatever the device of θ, in a microsecond or two per number. The derivatives that
+torch needs are densities,
 
 .. math:: \frac{d}{d\theta} F(\theta) = p(\theta), \qquad \frac{d}{d\theta} (1 - F(\theta)) = -p(\theta).
 
-Both tails are asked for, so that neither is rounded away. An angle is a special case: torch draws a von Mises from
-\([-\pi, \pi]\) wherever its centre is, and gives it a periodic density on the whole line; here it lives on that
+Both tails are computed, so that neither is rounded away. An angle is a special case: torch draws a von Mises from
+\([-\pi, \pi]\) wherever its centre is, and gives it a periodic density on the whole line. Here its support is that
 interval, on which it has mass 1.
 """
 
 from __future__ import annotations
 
-__all__ = ["ScipyMarginal", "is_scipy", "knows", "quantile", "tails"]
+__all__ = ["ScipyMarginal", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -26,7 +25,7 @@ import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from .normal import ndtr
+from .prior import ndtr
 
 Function = Callable[[np.ndarray], Any]
 
@@ -39,85 +38,75 @@ def is_scipy(thing: Any) -> bool:
     return type(thing).__module__.startswith("scipy.stats")
 
 
-def knows(marginal: Distribution) -> bool:
-    """Whether SciPy stands behind the CDF of a marginal."""
+def has_scipy_cdf(marginal: Distribution) -> bool:
+    """Whether the CDF of a marginal is SciPy's."""
     return isinstance(marginal, (ScipyMarginal, *KNOWN))
 
 
 def tails(marginal: Distribution, theta: Tensor) -> tuple[Tensor, Tensor]:
     """F(θ) and 1 - F(θ) for θ inside the support, in float64 where θ is; derivatives are ±p(θ)."""
-    from_below, from_above, _, _ = dataclasses.astuple(_reference(marginal))
-    theta = theta.double()
-    lower = _Known.apply(theta, from_below, lambda t: marginal.log_prob(t).exp())
-    upper = _Known.apply(theta, from_above, lambda t: -marginal.log_prob(t).exp())
+    frozen, theta = _frozen(marginal), theta.double()
+    lower = _KnownSlope.apply(theta, frozen.cdf, lambda t: marginal.log_prob(t).exp())
+    upper = _KnownSlope.apply(theta, frozen.sf, lambda t: -marginal.log_prob(t).exp())
     return lower, upper
 
 
 def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     """θ with F(θ) = Φ(z), each half from its own tail, in float64 and without a derivative.
 
-    Raises `NotImplementedError` where SciPy has no formula, for it would search for every number by itself, and where
-    it gives up: so it does far out in the tails of a steep beta.
+    Raises `NotImplementedError` where SciPy has no formula and would search for each number by itself, and where it
+    gives up (far out in the tails of a steep beta).
     """
-    reference = _reference(marginal)
-    if reference.ppf is None or reference.isf is None:
-        raise NotImplementedError(f"SciPy has no quantiles of {marginal}")
+    from scipy import stats
+
+    frozen = _frozen(marginal)
+    if isinstance(frozen, _Angle) or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
+        raise NotImplementedError(f"SciPy has no formula for quantiles of {marginal}")
     near = ndtr(-z.detach().double().abs())
     with warnings.catch_warnings(record=True) as troubles:
         warnings.simplefilter("always")
-        theta = torch.where(z <= 0, _elsewhere(reference.ppf, near), _elsewhere(reference.isf, near))
+        theta = torch.where(z <= 0, _on_cpu(frozen.ppf, near), _on_cpu(frozen.isf, near))
     if troubles or not bool((theta.isfinite() | z.isnan()).all()):
         raise NotImplementedError(f"SciPy has no such quantiles of {marginal}")
     return theta
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reference:
-    cdf: Function
-    sf: Function
-    ppf: Function | None
-    isf: Function | None
+class _Angle:
+    """A von Mises on [-π, π] in the place of a frozen distribution."""
+
+    def __init__(self, marginal: td.VonMises) -> None:
+        from scipy import stats
+
+        self.frozen = stats.vonmises(float(marginal.concentration), float(marginal.loc))
+        self.start = float(self.frozen.cdf(-math.pi))  # SciPy's goes on counting beyond a period
+
+    def cdf(self, theta: np.ndarray) -> Any:
+        return np.clip(self.frozen.cdf(theta) - self.start, 0, 1)
+
+    def sf(self, theta: np.ndarray) -> Any:
+        return 1 - self.cdf(theta)
 
 
-def _reference(marginal: Distribution) -> _Reference:
-    """SciPy's functions of a marginal."""
+def _frozen(marginal: Distribution) -> Any:
+    """SciPy's functions of a marginal: `cdf` and `sf`, and `ppf` and `isf` except for angles."""
     from scipy import stats
 
-    family: Any
-    values: tuple[Tensor, ...]
     match marginal:
         case ScipyMarginal():
-            frozen = marginal.frozen
-            if type(frozen.dist)._ppf is stats.rv_continuous._ppf:  # a search, one number after the other
-                return _Reference(frozen.cdf, frozen.sf, None, None)
-            return _Reference(frozen.cdf, frozen.sf, frozen.ppf, frozen.isf)
+            return marginal.frozen
         case td.Beta():
-            family, values = stats.beta, (marginal.concentration1, marginal.concentration0)
+            return stats.beta(float(marginal.concentration1), float(marginal.concentration0))
         case td.StudentT():
-            family, values = stats.t, (marginal.df, marginal.loc, marginal.scale)
+            return stats.t(float(marginal.df), float(marginal.loc), float(marginal.scale))
         case td.FisherSnedecor():
-            family, values = stats.f, (marginal.df1, marginal.df2)
+            return stats.f(float(marginal.df1), float(marginal.df2))
         case td.VonMises():
-            kappa, loc = float(marginal.concentration), float(marginal.loc)
-            start = float(stats.vonmises.cdf(-math.pi, kappa, loc))  # SciPy's goes on counting beyond a period
-
-            def below(theta: np.ndarray) -> Any:
-                return np.clip(stats.vonmises.cdf(theta, kappa, loc) - start, 0, 1)
-
-            return _Reference(below, lambda theta: 1 - below(theta), None, None)
-        case _:
-            raise NotImplementedError(f"SciPy has no CDF of {marginal}")
-    numbers = tuple(float(v) for v in values)
-    with_numbers = (_given(getattr(family, name), numbers) for name in ("cdf", "sf", "ppf", "isf"))
-    return _Reference(*with_numbers)
+            return _Angle(marginal)
+    raise NotImplementedError(f"SciPy has no CDF of {marginal}")
 
 
-def _given(function: Callable[..., Any], numbers: tuple[float, ...]) -> Function:
-    return lambda argument: function(argument, *numbers)
-
-
-def _elsewhere(function: Function, theta: Tensor) -> Tensor:
-    """A NumPy function of θ, where θ is."""
+def _on_cpu(function: Function, theta: Tensor) -> Tensor:
+    """A NumPy function of θ, computed on the CPU and returned on the device of θ."""
     value = function(theta.detach().cpu().double().numpy())
     return torch.as_tensor(np.asarray(value, dtype=np.float64), device=theta.device)
 
@@ -128,19 +117,19 @@ def _numbers(frozen: Any) -> dict[str, float]:
     given = dict(zip([*shapes, "loc", "scale"], frozen.args, strict=False)) | frozen.kwds
     if any(np.size(value) != 1 for value in given.values()):
         raise ValueError(
-            f"scipy.stats.{frozen.dist.name} was given arrays, {given}: give one scalar distribution a parameter"
+            f"scipy.stats.{frozen.dist.name} was given arrays, {given}: give one scalar distribution per parameter"
         )
     return {name: float(np.asarray(value).item()) for name, value in given.items()}
 
 
-class _Known(torch.autograd.Function):
-    """A function that is computed outside of torch, with a derivative that is known inside of it."""
+class _KnownSlope(torch.autograd.Function):
+    """A NumPy function with a derivative that torch computes."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, function: Function, slope: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.slope = slope
         ctx.save_for_backward(theta)
-        return _elsewhere(function, theta).to(theta.dtype)
+        return _on_cpu(function, theta).to(theta.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -151,7 +140,7 @@ class _Known(torch.autograd.Function):
 class ScipyMarginal(Distribution):
     """A frozen continuous distribution of `scipy.stats` with one-dimensional draws, as a torch distribution.
 
-    Draws follow torch's global generator. The derivative of the log density, which SciPy does not tell, is a central
+    Draws follow torch's global generator. The derivative of the log density, which SciPy does not give, is a central
     difference in float64, good to about eight digits.
 
     Arguments:
@@ -206,7 +195,7 @@ class ScipyMarginal(Distribution):
         return torch.as_tensor(drawn, dtype=self.like.dtype, device=self.like.device)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return _Known.apply(value.double(), self.frozen.logpdf, self._slope).to(value.dtype)
+        return _KnownSlope.apply(value.double(), self.frozen.logpdf, self._slope).to(value.dtype)
 
     def cdf(self, value: Tensor) -> Tensor:
         return tails(self, value)[0].to(value.dtype)
@@ -216,7 +205,7 @@ class ScipyMarginal(Distribution):
         low, high = self.frozen.support()
         spread = float(self.frozen.ppf(0.75) - self.frozen.ppf(0.25))
         step = 1e-5 * torch.minimum(theta - low, high - theta).clamp(0, spread)
-        after, before = (_elsewhere(self.frozen.logpdf, theta + side * step) for side in (1, -1))
+        after, before = (_on_cpu(self.frozen.logpdf, theta + side * step) for side in (1, -1))
         return torch.where(step > 0, (after - before) / ((theta + step) - (theta - step)), 0.0).detach()
 
     def __repr__(self) -> str:

@@ -1,32 +1,29 @@
-"""Modules of a user's own: copied, quietened, and evaluated for a stack of members.
+"""Modules of the user's: copied, in evaluation mode, and evaluated for a stack of members.
 
-**A private copy in evaluation mode.** Members are to be the same alone and in a stack, trainings are to go on where
-they were stopped, and posteriors are functions. A layer that draws random numbers is none of that, so dropout is
-switched off, in training too. The user's object is never changed, nor does a later change of it reach us. Recurrent
-layers stay in training mode, since cuDNN gives no gradients in the other, with their own dropout set to 0.
+**A private copy in evaluation mode.** A member must be the same alone and in a stack, a resumed training must end in
+the same weights, and a posterior is a function. Layers that draw random numbers break all three, so dropout is switched
+off, in training too. The user's object is never changed, and later changes of it do not reach the copy. Recurrent
+layers stay in training mode, with their dropout set to 0, since cuDNN gives no gradients in evaluation mode.
 
-**Buffers are constants.** Those of real numbers (positional encodings, the statistics of a normalisation that was
-trained elsewhere) lie beside the weights, frozen: so they are stored with the model, and a training knows itself by
-them. Others (indices, masks) are taken to belong to the code. A normalisation whose statistics would have to follow the
-training is refused: they would stay where they began, and it would normalise nothing.
+**Buffers are constants.** Those of real numbers (positional encodings, the statistics of a trained normalisation) lie
+beside the weights, frozen: they are stored with the model and belong to the fingerprint of a training. Others (indices,
+masks) are taken to belong to the code. A normalisation whose statistics would have to follow the training is refused:
+they would keep their initial values.
 
-**Members at once, or one after the other.** `vmap` evaluates a module for all members at once, where PyTorch knows how
-to: not for recurrent layers, nor where the module looks at its values (`if x.mean() > 1`). Elsewhere it has no rule for
-an operation, and then makes a loop of its own and warns. `Stacked` tries, forward and backward and with and without
-gradients (PyTorch's attention takes another way where none are asked for), on each kind of device once; where that
-fails or is warned of, members are evaluated in turn.
+**Members at once, or one after the other.** `vmap` evaluates a module for all members at once where PyTorch can: not
+for recurrent layers, nor where the module looks at its values (`if x.mean() > 1`). For some operations it falls back to
+a loop and warns. `StackedModule` tries it once per kind of device, forward and backward, with and without gradients
+(PyTorch's attention takes another path without). Where that fails or warns, members are evaluated in turn.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "TRIAL",
-    "Stacked",
+    "StackedModule",
+    "class_name",
     "differences",
-    "fresh_weights",
-    "frozen",
-    "named",
-    "private",
+    "private_copy",
     "random_layers",
     "refuse_running_statistics",
     "warn_of_differences",
@@ -47,14 +44,16 @@ from torch.func import functional_call, vmap
 from equipoise.support.errors import warn
 from equipoise.support.randomness import isolated
 
+from .stacked_weights import StackedWeights
+
 #: Pairs in a trial. Not 1 or 3: a layer for images of so many channels would take the batch for one image.
 TRIAL = 5
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def private(module: Any, what: str, needs: str = "") -> nn.Module:
-    """A copy of a user's module that draws no random numbers, or an error that says what else was given.
+def private_copy(module: Any, what: str, needs: str = "") -> nn.Module:
+    """A copy of a user's module that draws no random numbers; an error where something else was given.
 
     Arguments:
         module: what the user gave.
@@ -84,7 +83,7 @@ def private(module: Any, what: str, needs: str = "") -> nn.Module:
 
 
 def random_layers(module: nn.Module) -> list[str]:
-    """The layers of a user's module that drop at random, each with its name.
+    """The dropout layers of a user's module, each with its name.
 
     Example:
         >>> random_layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.GRU(2, 2, 2, dropout=0.1)))
@@ -101,35 +100,8 @@ def random_layers(module: nn.Module) -> list[str]:
     return found
 
 
-def fresh_weights(module: nn.Module, prefix: str, seed: int) -> dict[str, Tensor]:
-    """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere.
-
-    Parameters that ask for no gradient are kept as they are: somebody has trained them already. So are buffers.
-    """
-    kept = {name: w for name, w in module.named_parameters() if not w.requires_grad} | _numbers(module)
-    module = copy.deepcopy(module)
-    with isolated(seed):
-        for layer in module.modules():
-            reset: Any = getattr(layer, "reset_parameters", None)
-            if callable(reset):
-                reset()
-    weights = dict(module.named_parameters()) | kept
-    return {f"{prefix}{name}": w.detach().clone().cpu() for name, w in weights.items()}
-
-
-def frozen(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """Masks that keep from being trained what is constant: buffers, and parameters that ask for no gradient."""
-    kept = [name for name, w in module.named_parameters() if not w.requires_grad]
-    return {f"{prefix}{name}": torch.zeros(()) for name in [*kept, *_numbers(module)]}
-
-
-def _numbers(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers that lie beside the weights."""
-    return {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-
-
 def refuse_running_statistics(module: nn.Module, what: str) -> None:
-    """Raise where statistics would have to follow the training, or were never anything else than what they began as.
+    """Raise where the statistics of a normalisation would have to follow the training, or have their initial values.
 
     Arguments:
         module: a user's module.
@@ -151,7 +123,7 @@ def refuse_running_statistics(module: nn.Module, what: str) -> None:
 
 
 def differences(stored: str, given: str) -> list[str]:
-    """What differs between two descriptions of modules, lines with - for the stored and + for the given one.
+    """The differences between two descriptions of modules: lines with - for the stored and + for the given one.
 
     Example:
         >>> differences(repr(nn.Sequential(nn.ReLU())), repr(nn.Sequential(nn.Tanh())))
@@ -161,15 +133,14 @@ def differences(stored: str, given: str) -> list[str]:
     return [f"{line[0]} {line[2:].strip()}" for line in difflib.ndiff(before, after) if line[0] in "-+"]
 
 
-def named(spec: dict[str, Any]) -> str:
+def class_name(spec: dict[str, Any]) -> str:
     """The class of a user's module, from its stored description."""
     return str(spec["repr"]).split("(", 1)[0].strip()
 
 
 def warn_of_differences(stored: dict[str, Any], given: dict[str, Any], what: str) -> None:
-    """A warning where a module that is given again is not described as the one a model was trained with."""
-    found = differences(stored["repr"], given["repr"])
-    if found:
+    """Warn where a module that is given again is not described as the one a model was trained with."""
+    if found := differences(stored["repr"], given["repr"]):
         warn(
             f"the {what} given is not the one the model was trained with (-: trained with, +: given): "
             f"{'; '.join(found)}. Weights that fit another module do not make it the same",
@@ -188,24 +159,28 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-class Stacked:
-    """A private module, evaluated for a stack of members.
+class StackedModule:
+    """A private copy of a module, evaluated for a stack of members.
 
     Arguments:
-        module: what `private` gave.
-        what: what to call it in an error.
-        trial: one batch of its arguments, with shape `(N, *)`, on the CPU and in the module's dtype.
+        module: from `private_copy`.
+        what: its name in an error.
+        prefix: of the names of its weights.
+        trial: one batch of its arguments, with shape `(N, *)`, on the CPU.
         reads: the shapes it reads, in words.
     """
 
-    def __init__(self, module: nn.Module, what: str, trial: tuple[Tensor, ...], reads: str) -> None:
-        self.module, self.trial = module, trial
+    def __init__(self, module: nn.Module, what: str, prefix: str, trial: tuple[Tensor, ...], reads: str) -> None:
+        self.module, self.prefix = module, prefix
         self._loops: dict[str, bool] = {}
-        self._codes: dict[torch.device, dict[str, Tensor]] = {}
-        self._fixed = set(_numbers(module))
+        self._others: dict[torch.device, dict[str, Tensor]] = {}
+        #: The buffers that lie beside the weights.
+        self._buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        #: Everything that is not trained.
+        self._constants = {n: w for n, w in module.named_parameters() if not w.requires_grad} | self._buffers
         parameter = next(module.parameters(), trial[0])
-        self.trial = trial = tuple(t.to(parameter.dtype) for t in trial)
-        inputs = [t.to(parameter.device) for t in trial]
+        self.trial = tuple(t.to(parameter.dtype) for t in trial)
+        inputs = [t.to(parameter.device) for t in self.trial]
         outs = []
         for seed, first in ((0, TRIAL), (1, TRIAL), (0, 2)):
             try:
@@ -228,6 +203,24 @@ class Stacked:
                 "GroupNorm), not the batch"
             )
 
+    def init(self, seed: int) -> dict[str, Tensor]:
+        """Weights of one member: drawn anew where layers have `reset_parameters`, a copy of the module's elsewhere.
+
+        Parameters that ask for no gradient stay as they are: they are trained already. So do buffers.
+        """
+        module = copy.deepcopy(self.module)
+        with isolated(seed):
+            for layer in module.modules():
+                reset: Any = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        weights = dict(module.named_parameters()) | self._constants
+        return {f"{self.prefix}{name}": w.detach().clone().cpu() for name, w in weights.items()}
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Masks of zeros for what is not trained: buffers, and parameters that ask for no gradient."""
+        return {f"{self.prefix}{name}": torch.zeros(()) for name in self._constants}
+
     def one_by_one(self, device: torch.device) -> bool:
         """Whether members are evaluated in turn on such a device; tried the first time."""
         if device.type not in self._loops:
@@ -235,50 +228,51 @@ class Stacked:
         return self._loops[device.type]
 
     def _vmap_works(self, device: torch.device) -> bool:
-        given = dict(self.module.named_parameters()) | _numbers(self.module)
+        given = dict(self.module.named_parameters()) | self._buffers
         weights = {n: torch.stack([w.detach().to(device)] * 2).requires_grad_() for n, w in given.items()}
         inputs = [torch.stack([t.to(device)] * 2) for t in self.trial]
-        with isolated(0), warnings.catch_warnings(record=True) as told:
+        with isolated(0), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 with torch.no_grad():
-                    self._at_once(self._held(weights), inputs)
+                    self._at_once(self._detached(weights), inputs)
                 with torch.enable_grad():
-                    out = self._at_once(self._held(weights), inputs)
+                    out = self._at_once(self._detached(weights), inputs)
                     if out.requires_grad:
                         torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # whatever PyTorch may raise; the module itself is known to work
                 return False
-        return not any("performance drop" in str(w.message) for w in told)
+        return not any("performance drop" in str(w.message) for w in caught)
 
-    def __call__(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+    def __call__(self, p: StackedWeights, *inputs: Tensor) -> Tensor:
         """Outputs with shape `(M, N, *)`.
 
         Arguments:
-            weights: the parameters, and the buffers of real numbers, by name, with shape `(M, *)`.
+            p: the weights of a network, of which those with the prefix are the module's.
             inputs: arguments with shape `(M, N, *)`.
         """
-        way = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
-        return way(self._held(weights), list(inputs))
+        weights = {name.removeprefix(self.prefix): w for name, w in p.items() if name.startswith(self.prefix)}
+        evaluate = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
+        return evaluate(self._detached(weights), list(inputs))
 
-    def _held(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Buffers without gradients: PyTorch's normalisations have none to give for their statistics."""
-        return {name: w.detach() if name in self._fixed else w for name, w in weights.items()}
+    def _detached(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Buffers without gradients: PyTorch's normalisations give none for their statistics."""
+        return {name: w.detach() if name in self._buffers else w for name, w in weights.items()}
 
-    def _code(self, device: torch.device) -> dict[str, Tensor]:
-        """The buffers that are no real numbers, the same for all members; on each device once."""
-        if device not in self._codes:
-            others = {n: b for n, b in self.module.named_buffers() if n not in self._fixed}
-            self._codes[device] = {name: b.to(device) for name, b in others.items()}
-        return self._codes[device]
+    def _other_buffers(self, device: torch.device) -> dict[str, Tensor]:
+        """The buffers that are not real numbers, the same for all members; copied to each device once."""
+        if device not in self._others:
+            others = {n: b for n, b in self.module.named_buffers() if n not in self._buffers}
+            self._others[device] = {name: b.to(device) for name, b in others.items()}
+        return self._others[device]
 
     def _at_once(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
-        constants = self._code(inputs[0].device)
+        others = self._other_buffers(inputs[0].device)
 
         def one(w: dict[str, Tensor], *arguments: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.module, w | constants, arguments)
+            out: Tensor = functional_call(self.module, w | others, arguments)
             return out
 
         out: Tensor = vmap(one, randomness="different")(weights, *inputs)
@@ -288,17 +282,17 @@ class Stacked:
     def _in_turn(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
         # `unbind`, not an index: the gradient of each index would be as large as the stack.
         cut = {name: w.unbind() for name, w in weights.items()}
-        outs, constants = [], self._code(inputs[0].device)
+        outs, others = [], self._other_buffers(inputs[0].device)
         with _quiet(self.module, inputs[0].device):
             for m, arguments in enumerate(zip(*inputs, strict=True)):
                 mine = {name: w[m] for name, w in cut.items()}
-                outs.append(functional_call(self.module, mine | constants, arguments))
+                outs.append(functional_call(self.module, mine | others, arguments))
         return torch.stack(outs)
 
 
 @contextlib.contextmanager
 def _quiet(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """cuDNN warns in every call that weights of recurrent layers are not in one piece. In a stack they never are."""
+    """Without cuDNN's warning that weights of recurrent layers are not contiguous: those of a stack never are."""
     if device.type != "cuda" or not any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
         yield
         return
