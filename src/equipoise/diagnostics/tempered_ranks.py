@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from .bands import Array
 from .calibration import TEMPERATURES
 
-#: Points that are held at once.
-BLOCK = 1 << 19
+#: Points that are held at once: few enough for a CPU's cache.
+BLOCK = 1 << 17
 #: log 0, such that multiples and differences stay numbers.
 NEVER = np.float32(-1e30)
 
@@ -98,7 +98,7 @@ def tempered_ranks(
         raise ValueError("the temperature 0 needs prior_draws")
     if prior_draws is not None and log_proposal is not None:
         raise ValueError("log_proposal is for draws of one proposal, without prior_draws")
-    more_q, more_p = (_points(v, "prior_draws", 2) for v in prior_draws or (np.empty((n, 0)), np.empty((n, 0))))
+    more_q, more_p = (_points(v, "prior_draws", 2) for v in prior_draws or (q[:, :0], p[:, :0]))
     if len(more_q) != n or more_q.shape != more_p.shape:
         raise ValueError(f"prior_draws hold two arrays with shape ({n}, M), got {more_q.shape} and {more_p.shape}")
     g = None if log_proposal is None else _points(log_proposal[0], "log_proposal", 2)
@@ -123,10 +123,9 @@ def tempered_ranks(
             weight = np.exp(log_w - peak[:, None], dtype=np.float32)
             mine = np.exp(log_own - peak)
             higher = ahead + _times(t, steeper)
-            above = np.einsum("ij,ij->i", weight, higher > 0, dtype=np.float64)
-            tied = np.einsum("ij,ij->i", weight, higher == 0, dtype=np.float64)
-            total = weight.sum(1, dtype=np.float64) + mine
-            squares = np.einsum("ij,ij->i", weight, weight, dtype=np.float64) + mine**2
+            above, equal = (weight * (higher > 0)).sum(1), higher == 0
+            tied = (weight * equal).sum(1) if equal.any() else 0.0
+            total, squares = weight.sum(1) + mine, np.einsum("ij,ij->i", weight, weight) + mine**2
             # No weight at all, neither of the points nor of θ*: the rank is a coin.
             empty = total == 0
             rank[i, rows] = np.where(empty, v := uniform[rows], (above + v * (tied + mine)) / np.where(empty, 1, total))
