@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from equipoise.diagnostics import calibration, certificates, verdicts
+from equipoise.diagnostics import bands, calibration, certificates, verdicts
 from equipoise.diagnostics.calibration import TEMPERATURES, Calibration, certified_temperatures, choose_temperature
 from equipoise.diagnostics.certificates import CERTIFICATE_LEVELS, certificate_p_value, pairs_for_certificate, tolerance
+from equipoise.diagnostics.coverage import coverage_curve
 from equipoise.diagnostics.local_check import local_check
 from equipoise.diagnostics.tempered_ranks import tempered_ranks
 
@@ -230,7 +231,7 @@ def test_the_graph_is_its_definition():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["none is right", "right up to the last start", "right at the starts", "every other"])
 def test_the_graph_errs_at_its_rate_on_paths_without_coupling(path: str):
-    rng, runs, n = np.random.default_rng(7), 1000, 400
+    rng, runs, n = np.random.default_rng(7), 800, 300
     right = {
         "none is right": np.zeros(50, dtype=bool),
         "right up to the last start": TEMPERATURES < 0.61,
@@ -245,8 +246,8 @@ def test_the_graph_errs_at_its_rate_on_paths_without_coupling(path: str):
         certified, p = certified_temperatures(ranks)
         any_false += (certified & ~right).any()
         largest_false += not right[np.flatnonzero(p <= 0.05)[-1]] if (p <= 0.05).any() else False
-    # 1,000 runs at 5%: 3 standard errors are 0.021.
-    assert any_false / runs <= 0.05 + 0.021
+    # 800 runs at 5%: 3 standard errors are 0.023.
+    assert any_false / runs <= 0.05 + 0.023
     # The largest temperature that passes has no such guarantee, where many after the last right one are wrong.
     assert largest_false / runs > 0.25 or path == "every other"
 
@@ -259,7 +260,7 @@ GAUSSIANS = [Gaussian(k, v, dim) for k in (0.9, 0.8, 0.6) for v in (0.01, 0.3) f
 def test_temperatures_of_gaussians_are_right_and_cheap(n: int):
     rng, wrong, lost, raw = np.random.default_rng(n), 0, [], []
     for cell in GAUSSIANS:
-        for _ in range(4):
+        for _ in range(3):
             ranks = cell.ranks(*cell.pairs(n, rng))
             certified, _ = certified_temperatures(ranks)
             wrong += (certified & cell.false()).any()
@@ -269,7 +270,7 @@ def test_temperatures_of_gaussians_are_right_and_cheap(n: int):
                 raw.append(float(cell.nats(np.array(1.0))))
     assert wrong <= 1
     if n == 2000:
-        assert len(lost) >= 0.9 * 4 * 12
+        assert len(lost) >= 0.9 * 3 * 12
         assert np.mean(lost) < 0.1 < 0.5 < np.mean(raw) and max(lost) < 0.3
 
 
@@ -405,7 +406,8 @@ def test_calibrated_ranks_are_seldom_called_overconfident_at_any_temperature():
     cell, runs, n = Gaussian(1.0, 0.1, 2), 1000, 500
     mean, theta = cell.pairs(runs * n, np.random.default_rng(0))
     for t in (0.2, 0.6, 1.0):
-        p = verdicts.judge(cell.ranks(mean, theta, np.array([t])).reshape(runs, n)).p_value
+        ranks = cell.ranks(mean, theta, np.array([t])).reshape(runs, n)
+        p = verdicts.overconfidence_p_value(coverage_curve(ranks, bands.GRID), n)
         assert (p <= 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
     assert (p <= 0.05).mean() > 0.03  # exactly calibrated
 
