@@ -70,9 +70,7 @@ class Gaussian(NamedTuple):
 def dip(level: float, n: int, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Ranks whose coverage is the certificate's floor at one level and far above elsewhere, with shape `(rows, n)`."""
     low, eps = level - float(tolerance(level)), 1e-3
-    return np.interp(
-        rng.random((rows, n)), [0, low - eps, low, min(level + 0.2, 0.99), 1], [0, eps, level, level + eps, 1]
-    )
+    return np.interp(rng.random((rows, n)), [0, low - eps, low, 0.9999, 1], [0, eps, level, level + eps, 1])
 
 
 # The tolerance
@@ -231,7 +229,7 @@ def test_the_graph_is_its_definition():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["none is right", "right up to the last start", "right at the starts", "every other"])
 def test_the_graph_errs_at_its_rate_on_paths_without_coupling(path: str):
-    rng, runs, n = np.random.default_rng(7), 800, 300
+    rng, runs, n = np.random.default_rng(7), 500, 600
     right = {
         "none is right": np.zeros(50, dtype=bool),
         "right up to the last start": TEMPERATURES < 0.61,
@@ -246,8 +244,8 @@ def test_the_graph_errs_at_its_rate_on_paths_without_coupling(path: str):
         certified, p = certified_temperatures(ranks)
         any_false += (certified & ~right).any()
         largest_false += not right[np.flatnonzero(p <= 0.05)[-1]] if (p <= 0.05).any() else False
-    # 800 runs at 5%: 3 standard errors are 0.023.
-    assert any_false / runs <= 0.05 + 0.023
+    # 500 runs at 5%: 3 standard errors are 0.029. It errs at nearly its rate: the path is hard.
+    assert 0.005 < any_false / runs <= 0.05 + 0.029
     # The largest temperature that passes has no such guarantee, where many after the last right one are wrong.
     assert largest_false / runs > 0.25 or path == "every other"
 
