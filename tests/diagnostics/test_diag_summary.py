@@ -35,7 +35,8 @@ def test_the_gain_is_that_of_the_same_pairs(result: xr.Dataset):
 @pytest.mark.parametrize("kind", ["flow", "classifier"])
 def test_a_certified_prior_is_said_to_have_learnt_nothing(kind: str):
     theta, x = pairs(3000, 2, seed=0)
-    ds = diagnose(PriorPosterior(GaussianPrior(torch.zeros(2), torch.eye(2)), (2,), kind), theta, x, samples=64)
+    prior = PriorPosterior(GaussianPrior(torch.zeros(2), torch.eye(2)), (2,), kind)
+    ds = diagnose(prior, theta, x, samples=64, tolerance="constant")
     assert set(ds.verdict.values) == {"certified conservative"}
     text = summary(ds)
     assert "+0.00 ± 0.00" in text and "-0.00" not in text
@@ -135,6 +136,6 @@ def test_the_summary_ends_with_what_to_do(result: xr.Dataset):
 
 def test_networks_that_are_not_mixed_are_advised_one_by_one():
     theta, x = pairs(500, 2, seed=3)
-    ds = diagnose(GaussianPosterior([0.5, 2.0, 0.6], 2), theta, x, samples=64, mixture=False)
+    ds = diagnose(GaussianPosterior([0.5, 2.0, 0.6], 2), theta, x, samples=128, mixture=False)
     (line,) = (line for line in summary(ds).splitlines() if line.startswith("what to do"))
     assert line.startswith("what to do about 0 and 2: ")

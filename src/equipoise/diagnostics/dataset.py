@@ -26,14 +26,21 @@ ExactLogProb = Callable[[Tensor, Tensor], Any]
 
 
 def assemble(
-    found: dict[str, Array], grid: Array, members: list[str], theta: Tensor, alpha: float, delta: float
+    found: dict[str, Array],
+    grid: Array,
+    members: list[str],
+    theta: Tensor,
+    alpha: float,
+    delta: float,
+    constant: bool = False,
 ) -> xr.Dataset:
     rank, n, dim = found["rank"], found["rank"].shape[1], theta.shape[1]
     curve, (area, area_se) = coverage_curve(rank, grid), coverage_auc(rank)
     low, high = simultaneous_band(curve, n, 1 - alpha)
     low_one, high_one = pointwise_band(curve, n, 1 - alpha)
     band_low, band_high = calibration_band(grid, n, 1 - alpha)
-    found_verdicts = judge(rank, alpha=alpha, delta=delta)
+    options: dict[str, Any] = {"share": None} if constant else {"effective": np.nan_to_num(found["effective"])}
+    found_verdicts = judge(rank, alpha=alpha, delta=delta, **options)
     nominal, nominal_se = mean_and_error(found["log_prob"])
     sbc = np.moveaxis(found["sbc_rank"], -1, 1)
     by_level, by_pair = ("member", "level"), ("member", "pair")
@@ -58,14 +65,14 @@ def assemble(
         "certificate_p_value": (
             "member",
             found_verdicts.certificate_p_value,
-            "p-value of: coverage < level - delta somewhere",
+            "p-value of: coverage < level - tolerance somewhere",
         ),
         "pairs_to_settle": (
             "member",
             found_verdicts.pairs_to_settle,
             f"about how many further pairs would settle the verdict {STAYS}",
         ),
-        "delta": ((), delta, "tolerance of the certificate"),
+        "delta": ((), delta, "largest tolerance of the certificate"),
         "log_prob": (by_pair, found["log_prob"], "log posterior of the true parameters"),
         "nominal_log_prob": ("member", nominal, "nominal log posterior"),
         "nominal_log_prob_se": ("member", nominal_se, "standard error of the nominal log posterior"),

@@ -22,6 +22,7 @@ from equipoise.version import __version__
 
 from .adapters import as_surrogate
 from .bands import Array
+from .certificates import uncertifiable
 from .checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .dataset import ExactLogProb, add_balance, add_information, assemble
 from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, measure, on_cells
@@ -46,6 +47,8 @@ MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 DRAWS, POINTS = 256, 1000
 #: Below this many effective points a rank is little more than a coin.
 TRUSTED_POINTS = 10
+#: Tolerances of the certificate.
+TOLERANCES = ("level", "constant")
 
 
 def diagnose(
@@ -60,6 +63,7 @@ def diagnose(
     levels: ArrayLike | None = None,
     alpha: float = 0.05,
     delta: float = 0.02,
+    tolerance: str = "level",
     recipe: str = "equipoise",
     test: tuple[Any, Any] | None = None,
     mixture: bool = True,
@@ -86,7 +90,9 @@ def diagnose(
             interpolated instead, from about 2,000 evaluations.
         levels: where the curves are read; 0, 0.01, …, 1 unless given.
         alpha: the rate of false verdicts, and of curves that leave their bands.
-        delta: how far below its level a certified coverage may lie.
+        delta: how far below its level a certified coverage may lie, at most.
+        tolerance: "level" for min(delta, (1 - level)/2), with an allowance for the effective number of points behind a
+            rank; "constant" for `delta` at every level and ranks at face value, as stored experiments are judged.
         recipe: "equipoise", or "released" for ranks as the code of the paper computes them (strict inequality, leaked
             draws kept, a fixed grid of 100 cells a side for classifiers).
         test: a larger set (theta, x) over which the members' balancing error and raw nominal log posterior are taken;
@@ -116,7 +122,7 @@ def diagnose(
     theta, x = checked_pairs(theta, x, surrogate)
     if samples is None:
         samples = DRAWS if surrogate.kind != "classifier" and recipe == "equipoise" else POINTS
-    _check_options(samples, alpha, delta, recipe)
+    _check_options(samples, alpha, delta, tolerance, recipe)
     grid = np.linspace(0, 1, 101) if levels is None else np.asarray(levels, float)
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
         raise ValueError("levels should be a list of numbers between 0 and 1")
@@ -133,16 +139,20 @@ def diagnose(
         joint, marginal, raw = (np.full_like(v, np.nan) for v in (joint, marginal, raw))
         notes.append(unnormalised(posterior))
     members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
-    ds = assemble(found, grid, members, theta, alpha, delta)
+    ds = assemble(found, grid, members, theta, alpha, delta, tolerance == "constant")
     add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
     add_balance(ds, joint, marginal, raw, members, surrogate, notes)
     _warn_about_numbers(found, members, surrogate, samples, notes)
+    few = uncertifiable(found["rank"], found["effective"], members, alpha=alpha, delta=delta)
+    if few and tolerance == "level":
+        notes.append(few)
     ds.attrs.update(
         recipe=recipe,
         ranks=_way(surrogate, samples, recipe, mixture),
         samples=samples,
         pairs=len(theta),
         alpha=alpha,
+        tolerance=tolerance,
         seed=seed,
         surrogate=type(posterior).__name__,
         method=str(getattr(posterior, "record", {}).get("method", {}).get("name", "")),
@@ -286,10 +296,12 @@ def _way(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:
     )
 
 
-def _check_options(samples: int, alpha: float, delta: float, recipe: str) -> None:
+def _check_options(samples: int, alpha: float, delta: float, tolerance: str, recipe: str) -> None:
     if samples < 1:
         raise ValueError(f"samples is the number of draws a pair and at least 1, got {samples}")
     if not 0 < alpha < 1 or not 0 <= delta < 1:
         raise ValueError(f"alpha lies in (0, 1) and delta in [0, 1), got {alpha} and {delta}")
+    if tolerance not in TOLERANCES:
+        raise ValueError(f"tolerance is one of {', '.join(TOLERANCES)}, got {tolerance!r}")
     if recipe not in RECIPES:
         raise ValueError(f"recipe is one of {', '.join(RECIPES)}, got {recipe!r}")

@@ -12,10 +12,7 @@ p-value. Simulation cannot resolve p below 1/draws; there the union bound P(γ �
 takes over, so that a correction for thousands of cells still has something to work with. Both bounds hold, so the
 smaller may be reported.
 
-*Certified conservative* rejects "F(u) < u - δ at some level". At each level of a fixed grid the hypothesis F(u) < u -
-δ is tested alone; all must fall. This is an intersection–union test: if F is too low at one level, the certificate
-needs that one test to err, which happens with probability at most α. No correction for multiplicity is due. It is the
-same as asking every one-sided Clopper–Pearson lower bound to be at least u - δ.
+*Certified conservative* rejects "F(u) < u - tol(u) at some level" (`certificates`).
 
 For large n both can hold (coverage .94 at level .95, n = 10,000, δ = .02): *overconfident* takes precedence. If
 neither holds the verdict is *inconclusive*, and the number of further pairs is reported at which one of the two would
@@ -31,10 +28,12 @@ __all__ = [
     "INCONCLUSIVE",
     "OVERCONFIDENT",
     "Verdicts",
+    "certificate_p_value",
     "holm",
     "judge",
     "judge_cells",
     "lowest",
+    "tolerance",
 ]
 
 from typing import NamedTuple
@@ -42,17 +41,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .bands import DRAWS, GRID, Array, binomial_cdf, binomial_sf, null_statistics
+from .bands import DRAWS, GRID, Array, binomial_cdf, null_statistics
+from .certificates import (
+    CERTIFICATE_LEVELS,
+    SHARE,
+    bisected,
+    certificate,
+    certificate_floor,
+    certificate_p_value,
+    check_options,
+    pairs_to_certify,
+    tolerance,
+)
 from .coverage import coverage_curve
 
 OVERCONFIDENT = "overconfident"
 CERTIFIED = "certified conservative"
 INCONCLUSIVE = "inconclusive"
-
-#: The levels at which a certificate is demanded.
-CERTIFICATE_LEVELS: Array = np.arange(1, 100) / 100
-#: Beyond this many pairs a projection is not worth making.
-MAX_PAIRS = 1e9
 
 
 class Verdicts(NamedTuple):
@@ -62,19 +67,30 @@ class Verdicts(NamedTuple):
     verdict: NDArray[np.str_]
     #: Of "coverage ≥ level everywhere": small speaks for *overconfident*.
     p_value: Array
-    #: Of "coverage < level - δ somewhere": small speaks for *certified conservative*.
+    #: Of "coverage < level - tolerance somewhere": small speaks for *certified conservative*.
     certificate_p_value: Array
     #: How many more pairs would settle it, if the curve stays as it is: 0 where settled, inf where it never would be.
     pairs_to_settle: Array
 
 
-def judge(rank: ArrayLike, *, alpha: float = 0.05, delta: float = 0.02) -> Verdicts:
+def judge(
+    rank: ArrayLike,
+    *,
+    alpha: float = 0.05,
+    delta: float = 0.02,
+    share: float | None = SHARE,
+    effective: ArrayLike | None = None,
+) -> Verdicts:
     """The verdict on each set of ranks.
 
     Arguments:
         rank: HPD ranks, with shape `(*, n)`.
         alpha: the rate of false verdicts, of either kind.
-        delta: how far below its level a certified coverage may lie.
+        delta: how far below its level a certified coverage may lie (`certificates.tolerance`).
+        share: the same as a share of 1 - level, for high levels; None for `delta` at every level.
+        effective: the effective number of points behind each rank, broadcast to `(*, n)`: draws, or (Σw)² / Σw² of
+            weighted points, or the effective draws of a Markov chain. The certificate accounts for it, and is not given
+            below 100. None for ranks that are exact.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -82,19 +98,20 @@ def judge(rank: ArrayLike, *, alpha: float = 0.05, delta: float = 0.02) -> Verdi
         >>> judge(ranks).verdict.tolist()
         ['inconclusive', 'overconfident', 'certified conservative']
     """
-    _check(alpha, delta)
+    check_options(alpha, delta, share)
     rank = np.asarray(rank, float)
     n = rank.shape[-1]
     on_grid = coverage_curve(rank, GRID)
     at_levels = coverage_curve(rank, CERTIFICATE_LEVELS)
+    floor = np.broadcast_to(certificate_floor(rank, delta, share, effective), at_levels.shape)
     p_value = overconfidence_p_value(on_grid, n)
-    certificate = certificate_p_value(at_levels, n, delta)
-    verdict = label(p_value, certificate, alpha)
+    certified = certificate(at_levels, n, floor)
+    verdict = label(p_value, certified, alpha)
     more = np.zeros(p_value.shape)
     open_ = verdict == INCONCLUSIVE
     if open_.any():
-        more[open_] = _pairs_to_settle(on_grid[open_], at_levels[open_], n, alpha, delta)
-    return Verdicts(verdict, p_value, certificate, more)
+        more[open_] = _pairs_to_settle(on_grid[open_], at_levels[open_], n, alpha, floor[open_])
+    return Verdicts(verdict, p_value, certified, more)
 
 
 def overconfidence_p_value(coverage: ArrayLike, n: int) -> Array:
@@ -128,14 +145,6 @@ def lowest(rank: ArrayLike) -> tuple[Array, Array]:
     return GRID[place], np.take_along_axis(curve, place[..., None], -1)[..., 0]
 
 
-def certificate_p_value(coverage: ArrayLike, n: int, delta: float) -> Array:
-    """The p-value of "coverage < level - δ somewhere" for curves read at `CERTIFICATE_LEVELS`, with shape `(*, 99)`."""
-    coverage = np.asarray(coverage, float)
-    floor = np.maximum(CERTIFICATE_LEVELS - delta, 0)
-    p = np.where(floor > 0, binomial_sf(np.rint(coverage * n), n, floor), 0.0).max(-1)
-    return np.where(np.isnan(coverage).any(-1), np.nan, p)
-
-
 def label(p_value: ArrayLike, certificate_p_value: ArrayLike, alpha: float = 0.05) -> NDArray[np.str_]:
     """The verdict from its two p-values; *overconfident* takes precedence, and NaN is *inconclusive*."""
     p, c = np.asarray(p_value), np.asarray(certificate_p_value)
@@ -164,39 +173,18 @@ def judge_cells(p_value: ArrayLike, certificate_p_value: ArrayLike, *, alpha: fl
 
     Arguments:
         p_value: of "coverage ≥ level everywhere" in each cell, any shape; NaN where a cell is missing.
-        certificate_p_value: of "coverage < level - δ somewhere", same shape.
+        certificate_p_value: of "coverage < level - tolerance somewhere", same shape.
     """
-    _check(alpha, 0.0)
+    check_options(alpha, 0.0)
     return label(holm(p_value), holm(certificate_p_value), alpha)
 
 
-def _pairs_to_settle(on_grid: Array, at_levels: Array, n: int, alpha: float, delta: float) -> Array:
+def _pairs_to_settle(on_grid: Array, at_levels: Array, n: int, alpha: float, floor: Array) -> Array:
     """How many pairs more, were the true curve the one seen: bisection on log n for each test; `(cells,)`."""
     threshold = float(np.quantile(null_statistics(n).one_sided, alpha, method="lower"))
-    floor = CERTIFICATE_LEVELS - delta
-    tested = floor > 0
 
     def overconfident(total: Array) -> NDArray[np.bool_]:
         return binomial_cdf(on_grid * total[:, None], total[:, None], GRID).min(-1) <= threshold
 
-    def certified(total: Array) -> NDArray[np.bool_]:
-        curve = at_levels[:, tested]
-        return binomial_sf(curve * total[:, None], total[:, None], floor[tested]).max(-1) <= alpha
-
-    needed = np.full(len(on_grid), np.inf)
-    for settled in (overconfident, certified):
-        low, high = np.full(len(on_grid), float(n)), np.full(len(on_grid), MAX_PAIRS)
-        possible = settled(high)
-        for _ in range(40):
-            middle = np.sqrt(low * high)
-            done = settled(middle)
-            low, high = np.where(done, low, middle), np.where(done, middle, high)
-        needed = np.where(possible, np.minimum(needed, high), needed)
+    needed = np.minimum(bisected(overconfident, n, len(on_grid)), pairs_to_certify(at_levels, n, alpha, floor))
     return np.maximum(np.ceil(needed - n), 1)
-
-
-def _check(alpha: float, delta: float) -> None:
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha is a rate of false verdicts and lies strictly between 0 and 1, got {alpha}")
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is a tolerance on coverage and lies in [0, 1), got {delta}")

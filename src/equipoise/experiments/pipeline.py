@@ -160,6 +160,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
                 exact_log_prob=exact,
                 seed=stack.stream("diagnose"),
                 samples=rules.samples,
+                tolerance="constant",  # as in the stored results
                 recipe=stack.cells[cells[0]].recipe,
                 test=test,
                 mixture=stack.members > 1,
