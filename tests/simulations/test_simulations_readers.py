@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.simulations import InvalidSimulationsWarning, readers
-from equipoise.simulations.pairs import Simulations
+from equipoise.simulations import InvalidSimulationsWarning, Simulations, readers
 
 RNG = np.random.default_rng(0)
 THETA = RNG.normal(size=(50, 2))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +23,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.simulations import InvalidSimulationsWarning, SimulationError
 from equipoise.simulations.probing import adapt
+from equipoise.support.devices import cores
 
 PRIOR = eq.BoxUniform([-1.0, 0.5], [1.0, 2.0])
 
@@ -111,6 +117,49 @@ def test_fewer_are_a_prefix_of_more(simulator, n: int, more: int, size: int) -> 
     assert torch.equal(few.theta, many.theta[:n]) and torch.equal(few.x, many.x[:n])
 
 
+def uniform_torch(theta):
+    return torch.rand(len(theta), 3) + 0 * theta[:, :1]
+
+
+def uniform_torch_seed(theta, seed):
+    return torch.rand(len(theta), 3, generator=torch.Generator().manual_seed(seed)) + 0 * theta[:, :1]
+
+
+def uniform_numpy(theta):
+    return np.random.random((len(theta), 3)) + 0 * theta[:, :1]  # noqa: NPY002
+
+
+def uniform_numpy_seed(theta, seed):
+    return np.random.default_rng(seed).random(3) + 0 * theta[0]
+
+
+def uniform_python(theta):
+    return [random.random() + 0 * float(theta[0]) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("simulator", "block_size", "x"),
+    [
+        (uniform_torch, None, "35b10d07234b0411"),
+        (uniform_torch, 64, "24b9c991515a3abd"),
+        (uniform_torch_seed, 64, "24b9c991515a3abd"),
+        (uniform_numpy, 64, "8d11db4bace49ba3"),
+        (uniform_numpy_seed, None, "fdf54653df43dbaa"),
+        (uniform_numpy_seed, 64, "db1b98cb20d57794"),
+        (uniform_python, 64, "a0b270af31560eed"),
+    ],
+)
+def test_a_seed_gives_what_it_always_gave(simulator, block_size: int | None, x: str) -> None:
+    """To the bit, as of version 0.1: stores and stored results rely on it. Uniform numbers do not depend on the CPU."""
+
+    def digest(values: Tensor) -> str:
+        return hashlib.blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()
+
+    pairs = eq.simulate(eq.BoxUniform([0.0, 0.0], [1.0, 1.0]), simulator, 150, seed=11, block_size=block_size)
+    assert digest(pairs.theta) == ("39ac240118478e03" if block_size is None else "fcac1f1a644ff7b6")
+    assert digest(pairs.x) == x
+
+
 @pytest.mark.parametrize("simulator", [torch_batched, numpy_single_seed, python_single], ids=lambda f: f.__name__)
 def test_number_of_workers_changes_nothing(simulator) -> None:
     one, two = (eq.simulate(PRIOR, simulator, 150, seed=1, workers=w, block_size=64) for w in (1, 2))
@@ -124,6 +173,49 @@ def test_workers_take_lambdas_and_closures() -> None:
         for w in (1, 2)
     )
     assert torch.equal(one.x, two.x)
+
+
+def test_workers_share_the_cores() -> None:
+    """Each worker's libraries are told to use its share of them."""
+
+    def threads(theta):
+        import os
+
+        return [float(os.environ[f"{name}_NUM_THREADS"]) for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")]
+
+    pairs = eq.simulate(PRIOR, threads, 4, workers=2, batched=False, array="numpy")
+    assert (pairs.x == max(1, cores() // 2)).all()
+
+
+INTERRUPTED = """
+import os, sys, time
+import equipoise as eq
+
+def simulator(theta):
+    open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+    time.sleep(600)
+
+try:
+    eq.simulate(eq.BoxUniform([0.0], [1.0]), simulator, 10, workers=2, batched=False, array="torch")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_workers(tmp_path) -> None:
+    """Ctrl-C reaches the parent and its workers alike, in the middle of simulations that would take ten minutes."""
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(INTERRUPTED)
+    log.mkdir()
+    parent = subprocess.Popen([sys.executable, str(script), str(log)], stdout=-1, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(list(log.iterdir())) < 2:
+        assert time.monotonic() < deadline and parent.poll() is None
+        time.sleep(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    printed, _ = parent.communicate(timeout=120)
+    assert "interrupted" in printed
+    assert not any(Path(f"/proc/{worker.name}").exists() for worker in log.iterdir())
 
 
 def test_workers_in_a_script_without_a_guard(tmp_path) -> None:
@@ -358,16 +450,18 @@ def test_batch_that_fails_as_a_whole() -> None:
         eq.simulate(PRIOR, simulator, 64, batched=True, array="torch", block_size=16)
 
 
-def test_a_worker_that_dies() -> None:
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_a_worker_that_dies(how: str) -> None:
     def simulator(theta):
         if theta[0] > 0.9:
             import os
 
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), 9) if how == "killed" else os._exit(3)
         return theta
 
-    with pytest.raises(SimulationError, match="killed by signal 9") as caught:
+    with pytest.raises(SimulationError, match="worker process") as caught:
         eq.simulate(PRIOR, simulator, 200, workers=2, batched=False, array="torch")
+    assert ("SIGKILL" if how == "killed" else "EXIT(3)") in str(caught.value)
     assert caught.value.simulations is None or len(caught.value.simulations) < 200
 
 

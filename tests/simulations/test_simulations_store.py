@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -124,7 +126,7 @@ import equipoise as eq
 from equipoise.simulations import Store, sinks
 
 torch.set_num_threads(1)  # nothing has threads yet, so that this process may fork
-sinks.PATIENCE = 0.02     # incomplete blocks are set down often, so that this is interrupted too
+sinks.SAVE_SECONDS = 0.02     # incomplete blocks are set down often, so that this is interrupted too
 folder, batched = sys.argv[1], sys.argv[2] == "True"
 prior = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
 
@@ -339,6 +341,78 @@ def test_a_block_of_another_store_is_noticed(tmp_path) -> None:
     assert same(pairs, eq.simulate(PRIOR, noisy, 64, seed=1, block_size=32))
 
 
+def test_a_copied_block_is_noticed(tmp_path) -> None:
+    """Block 0 under the name of block 1: the same store, shapes and digests of its own."""
+    good = eq.simulate(PRIOR, noisy, 64, store=tmp_path, block_size=32)
+    before = good.theta, good.x
+    shutil.copy(tmp_path / "block-000000.h5", tmp_path / "block-000001.h5")
+    assert len(Store(tmp_path).check()) == 1
+    with pytest.raises(CorruptBlockError, match="block-000001"):
+        Store(tmp_path).read(64)  # θ is checked where x is not read
+    with pytest.warns(UserWarning, match="block-000001"):
+        again = eq.simulate(PRIOR, noisy, 64, store=tmp_path)
+    assert torch.equal(again.theta, before[0]) and torch.equal(again.x, before[1])
+
+
+def test_blocks_of_the_first_format_are_read_and_checked(tmp_path) -> None:
+    """They have one digest, of all arrays, without the number."""
+    pairs = eq.simulate(PRIOR, noisy, 64, store=tmp_path, block_size=32)
+    theta, x = pairs.theta, pairs.x.clone()
+    for file in tmp_path.glob("*.h5"):
+        with h5py.File(file, "r+") as h5:
+            digest = hashlib.blake2b(digest_size=16)
+            for array in (h5[key][:] for key in ("theta", "x", "row", "invalid")):
+                digest.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+            h5.attrs["equipoise_format"], h5.attrs["digest"] = 1, digest.hexdigest()
+            del h5.attrs["digest_theta"], h5.attrs["digest_x"]
+    assert Store(tmp_path).check() == []
+    more = eq.simulate(PRIOR, noisy, 96, store=tmp_path)
+    assert torch.equal(more.theta[:64], theta) and torch.equal(more.x[:64], x)
+    flip(tmp_path / "block-000001.h5", "theta")
+    assert len(Store(tmp_path).check()) == 1
+
+
+def elsewhere(file: h5py.File, folder: Path) -> None:
+    with h5py.File(folder / "other.hdf5", "w") as other:
+        other["x"] = np.zeros((32, 3), np.float32)
+    file["x"] = h5py.ExternalLink(str(folder / "other.hdf5"), "x")
+
+
+def raw(file: h5py.File, folder: Path) -> None:
+    (folder / "other.bin").write_bytes(bytes(32 * 3 * 4))
+    file.create_dataset("x", (32, 3), np.float32, external=[(str(folder / "other.bin"), 0, 32 * 3 * 4)])
+
+
+def virtual(file: h5py.File, folder: Path) -> None:
+    layout = h5py.VirtualLayout((32, 3), np.float32)
+    layout[:] = h5py.VirtualSource(str(folder / "other.hdf5"), "x", (32, 3))
+    file.create_virtual_dataset("x", layout)
+
+
+def huge(file: h5py.File, folder: Path) -> None:
+    file.create_dataset("x", (32, 1 << 40), np.float32)
+
+
+def huge_compressed(file: h5py.File, folder: Path) -> None:
+    file.create_dataset("x", (32, 1 << 40), np.float32, chunks=(32, 1024), compression="gzip")
+
+
+@pytest.mark.parametrize("fake", [elsewhere, raw, virtual, huge, huge_compressed], ids=lambda f: f.__name__)
+def test_files_that_are_not_what_they_hold_are_refused(fake, tmp_path) -> None:
+    """Values of other files must not be read in, nor memory be taken for values that are not there."""
+    store = tmp_path / "store"
+    eq.simulate(PRIOR, noisy, 64, store=store, block_size=32)
+    with h5py.File(store / "block-000001.h5", "r+") as file:
+        del file["x"]
+        fake(file, tmp_path)
+    assert len(Store(store).check()) == 1
+    with pytest.raises(CorruptBlockError, match="block-000001"):
+        Store(store).read(64)
+    shutil.copy(store / "block-000001.h5", tmp_path)
+    with pytest.raises(ValueError, match="block-000001"):
+        eq.read_simulations(tmp_path / "block-000001.h5", theta_key="theta", x_key="x")
+
+
 def test_missing_blocks(tmp_path) -> None:
     eq.simulate(PRIOR, noisy, 96, store=tmp_path, block_size=32)
     (tmp_path / "block-000001.h5").unlink()
@@ -412,7 +486,7 @@ def test_priors_without_a_description_are_known_by_their_draws(tmp_path) -> None
 
 
 def test_slow_simulations_are_set_down_in_between(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sinks, "PATIENCE", 0.0)
+    monkeypatch.setattr(sinks, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr("equipoise.simulations.simulating.UNIT_SECONDS", 0.0)
     seen = []
 

@@ -22,9 +22,9 @@ import torch
 
 from equipoise.support.errors import warn
 
-from .blocks import load_x, open_hdf5
+from .blocks import dataset, load_x, open_hdf5
 from .columns import Column, Segment
-from .pairs import Simulations, check_on_invalid, without_invalid
+from .simulations import Simulations, check_on_invalid, without_invalid
 from .store import Store
 
 #: Names under which the two arrays are found in the wild, the usual one first.
@@ -179,8 +179,8 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
                     lambda key, item, keys=keys: keys.append(key) if isinstance(item, h5py.Dataset) else None
                 )
                 theta_name, x_name = _keys(path, keys, theta_key, x_key)
-                thetas.append(np.asarray(file[theta_name][()]))
-                data = file[x_name]
+                thetas.append(np.asarray(dataset(file, theta_name)[()]))
+                data = dataset(file, x_name)
                 if data.ndim == 0 or thetas[-1].ndim == 0:
                     raise ValueError(f"theta and x in {path} should have rows; one of them is a single number")
                 rows, shape = len(data), tuple(data.shape[1:])

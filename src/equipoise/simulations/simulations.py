@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ from torch import Tensor
 from equipoise.support import randomness
 from equipoise.support.arrays import TOO_LARGE, plain
 from equipoise.support.errors import InvalidSimulationsWarning, warn
+from equipoise.support.files import write_whole
 
 from . import columns
-from .blocks import STORAGES, compact, write_whole
+from .blocks import STORAGES, compact
 from .columns import Column, RowsOf, column, groups
 
 #: x that takes no more bytes than this is read as a whole when somebody wants to train on it.
@@ -50,7 +52,7 @@ def without_invalid(
         first = int(invalid[0])
         raise ValueError(
             f"{count} of {total} {what} have {trouble}; the first is row {first} at theta = "
-            f"{theta[first].tolist()}. Mend them, or pass on_invalid='drop' to leave them out."
+            f"{theta[first].tolist()}. Fix them, or pass on_invalid='drop' to leave them out."
         )
     if count and on_invalid == "drop":
         if count == total:
@@ -281,17 +283,10 @@ class Simulations:
 
     def save(self, path: str | Path) -> None:
         """Write one HDF5 file with the keys `theta` and `x`, which `read_simulations`, h5py and lampe read."""
-        import h5py
-
-        def write(temporary: Path) -> None:
-            with h5py.File(temporary, "w", locking=False) as file:
-                file.create_dataset("theta", data=self.theta.numpy())
-                data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
-                start = 0
-                for piece in self._column.pieces(self._rows):
-                    data[start : start + len(piece)] = piece
-                    start += len(piece)
-
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, write)
+        with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+            file.create_dataset("theta", data=self.theta.numpy())
+            data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
+            start = 0
+            for piece in self._column.pieces(self._rows):
+                data[start : start + len(piece)] = piece
+                start += len(piece)
