@@ -115,9 +115,9 @@ def _referred(function: FunctionType, nodes: list[ast.AST]) -> dict[str, Any]:
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     inner = {k: v for k, v in function.__globals__.items() if k in names}
     for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if isinstance(module := inner.get(node.value.id), ModuleType):
-                inner[f"{module.__name__}.{node.attr}"] = getattr(module, node.attr, None)
+        module = inner.get(getattr(getattr(node, "value", None), "id", ""))
+        if isinstance(node, ast.Attribute) and isinstance(module, ModuleType):
+            inner[f"{module.__name__}.{node.attr}"] = getattr(module, node.attr, None)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner |= {name: cell.cell_contents for name, cell in cells if cell != CellType()}  # some are still empty
     assigned = {n for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for n in node.names}

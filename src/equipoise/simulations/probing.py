@@ -8,10 +8,10 @@ Many simulators written for one θ accept a batch too, by broadcasting, and are 
 `theta + rng.normal(size=D)` share one noise, and `y / y.max()` divides by the largest of all rows. Where both ways
 work, a deterministic simulator must give the rows that it gives one by one. A random one is called R times with a
 batch of θ_1, …, θ_7 and S times with each θ_j alone. Summaries of x are ranked over the R + S draws at each θ_j and
-scaled to z, with mean 0 and variance 1. If batches are right, Σ_b (Σ_j z_bj)² / 7 over batches is about χ² with R degrees
-of freedom, as rows are independent, and S Σ_j (mean of z_j one by one)² about χ² with 7, as a row has the same law in a
-batch as alone. (Ranks, cut at ±2, have lighter tails.) A p-value below `LEVEL`, divided by the number of summaries,
-speaks against batches.
+scaled to z, with mean 0 and variance 1. If batches are right, Σ_b (Σ_j z_bj)² / 7 over batches is about χ² with R
+degrees of freedom, as rows are independent, and S Σ_j (mean of z_j one by one)² about χ² with 7, as a row has the same
+law in a batch as alone. (Ranks, cut at ±2, have lighter tails.) A p-value below `LEVEL`, divided by the number of
+summaries, speaks against batches.
 """
 
 from __future__ import annotations

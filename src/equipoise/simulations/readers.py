@@ -10,6 +10,7 @@ __all__ = ["is_table", "read_observed", "read_simulations"]
 
 import fnmatch
 import functools
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -21,8 +22,9 @@ import numpy as np
 import torch
 
 from equipoise.support.errors import warn
+from equipoise.support.words import listed
 
-from .blocks import dataset, load_x, open_hdf5
+from .blocks import GZIP_RATIO, dataset, load_x, open_hdf5
 from .columns import Column, Segment
 from .simulations import Simulations, check_on_invalid, without_invalid
 from .store import Store
@@ -205,13 +207,26 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
 
 def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
     try:
-        file = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} is not an .npz file, or is truncated ({error})") from error
-    with file:
-        theta_name, x_name = _keys(path, file.files, theta_key, x_key)
-        theta, x = (_unpickled(file, key, path) for key in (theta_name, x_name))
+        with zipfile.ZipFile(path) as file:
+            names = [name.removesuffix(".npy") for name in file.namelist()]
+            theta, x = (_member(file, name, path) for name in _keys(path, names, theta_key, x_key))
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+        raise ValueError(f"{path} is not an .npz file, or is damaged ({error})") from error
     return theta, _array_column(x, path)
+
+
+def _member(file: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
+    """One array of an .npz file, unless its header claims more numbers than there are."""
+    info, npy = file.getinfo(f"{key}.npy"), np.lib.format
+    with file.open(info) as member:
+        header = npy.read_array_header_1_0 if npy.read_magic(member) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(member)
+    if dtype.hasobject:
+        raise ValueError(f"{key!r} in {path} holds Python objects, not an array of numbers")
+    if math.prod(shape) * dtype.itemsize > info.file_size or info.file_size > GZIP_RATIO * max(info.compress_size, 1):
+        raise ValueError(f"{key!r} in {path} has the shape {shape}, more than the file can hold")
+    with file.open(info) as member:
+        return npy.read_array(member, allow_pickle=False)
 
 
 def _npy_pair(path: Path, x_path: str | Path | None) -> tuple[np.ndarray, Column]:
@@ -299,7 +314,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
         found = [c for c in names if c == what or c.startswith(f"{what}_")]
         if not found:
             raise ValueError(
-                f"no column of {path} is called {what} or {what}_…; there are {_listed(names)}. Say which with "
+                f"no column of {path} is called {what} or {what}_…; there are {_quoted(names)}. Say which with "
                 f"{what}_columns=[…], in the shell --{what}-key 'a,b', or name them {what}_0, {what}_1, … in the file."
             )
         return found
@@ -307,7 +322,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
     wanted = [n for w in wanted for n in ([w] if w in names else fnmatch.filter(names, w) or [w])]
     missing = [c for c in wanted if c not in names]
     if missing or not wanted:
-        raise ValueError(f"{path} has no column {_listed(missing)}; there are {_listed(names)}")
+        raise ValueError(f"{path} has no column {_quoted(missing)}; there are {_quoted(names)}")
     return wanted
 
 
@@ -318,13 +333,13 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
     for what, asked, names in (("theta", theta_key, THETA_NAMES), ("x", x_key, X_NAMES)):
         if asked is not None:
             if asked not in keys:
-                raise ValueError(f"{path} has no key {asked!r}; there are {_listed(keys)}")
+                raise ValueError(f"{path} has no key {asked!r}; there are {_quoted(keys)}")
             found.append(asked)
             continue
         candidates = [what] if what in keys else [k for k in keys if k.lower() in names]
         if len(candidates) != 1:
             raise ValueError(
-                f"{path} has no key {what!r}; there are {_listed(keys)}. Say which it is with {what}_key='…', in the "
+                f"{path} has no key {what!r}; there are {_quoted(keys)}. Say which it is with {what}_key='…', in the "
                 f"shell --{what}-key."
             )
         found.append(candidates[0])
@@ -336,6 +351,5 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
     return found[0], found[1]
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:12])
-    return (shown or "none") + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+def _quoted(names: Iterable[str]) -> str:
+    return listed(map(repr, names), most=12)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 __all__ = ["SimulationError", "simulate"]
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -175,7 +176,7 @@ def _work(units: _Units, pool: Inline | Workers, sink: Sink, bar: Progress, bloc
             pool.submit(unit)
             running += 1
         if not running:
-            if failed is not None or not units.waiting:
+            if failed is not None or not units.claimed:
                 break
             time.sleep(0.1)  # what is left is being simulated by other processes
             continue
@@ -184,8 +185,7 @@ def _work(units: _Units, pool: Inline | Workers, sink: Sink, bar: Progress, bloc
         units.learn(outcome)
         failure = outcome.failure
         if len(outcome.x):
-            if shape is None:
-                shape = outcome.x.shape[1:]
+            shape = outcome.x.shape[1:] if shape is None else shape
             if outcome.x.shape[1:] != shape:
                 reason = f"the simulator returned shape {outcome.x.shape[1:]} here and {shape} before"
                 failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason, "")
@@ -211,12 +211,7 @@ class _Units:
         self.sink, self.whole = sink, whole
         self.todo, self.claimed = deque(pending), deque[int]()
         self.block, self.theta, self.rows = -1, np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        self.seconds_per_row: float | None = None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether blocks are left that other processes have claimed."""
-        return bool(self.claimed)
+        self.seconds_per_row = math.inf  # not known yet
 
     def learn(self, outcome: Outcome) -> None:
         """Remember how long a row takes."""
@@ -239,11 +234,7 @@ class _Units:
         count = len(self.rows)
         if not self.whole:
             fair = -(-count // workers)  # the rows of a last block are shared out
-            count = (
-                1
-                if self.seconds_per_row is None
-                else min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
-            )
+            count = min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
         rows, self.rows = self.rows[:count], self.rows[count:]
         return self.block, rows, self.theta[rows]
 
@@ -259,21 +250,18 @@ def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
 
 
 def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> SimulationError:
-    finished = None if sink is None else sink.finished()
-    theta = torch.as_tensor(failure.theta)
+    finished, theta = None if sink is None else sink.finished(), torch.as_tensor(failure.theta)
+    message = f"{what} at theta = {theta.tolist()}: {failure.reason}"
     if isinstance(sink, StoreSink):
-        kept = (
+        message += (
             f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
             "if you fix the simulator."
         )
     elif finished is not None:
-        kept = f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
-    else:
-        kept = ""
-    kept += "\nA simulator that cannot simulate some parameters may return NaN for them." if sink is not None else ""
-    error = SimulationError(
-        f"{what} at theta = {theta.tolist()}: {failure.reason}{kept}", start + failure.row, theta, finished
-    )
+        message += f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
+    if sink is not None:
+        message += "\nA simulator that cannot simulate some parameters may return NaN for them."
+    error = SimulationError(message, start + failure.row, theta, finished)
     if failure.trace:
         error.add_note(f"The simulator's own traceback:\n{failure.trace}")
     return error

@@ -66,11 +66,8 @@ def without_invalid(
         rows = np.setdiff1d(rows, invalid, assume_unique=True)
     if isinstance(x, Column):
         return Simulations._of(theta[rows], x, rows, storage, theta[invalid])
-    pairs = (
-        Simulations(theta, x, storage=storage)
-        if len(rows) == total
-        else Simulations(theta[rows], x[rows], storage=storage)
-    )
+    kept = (theta, x) if len(rows) == total else (theta[rows], x[rows])
+    pairs = Simulations(*kept, storage=storage)
     pairs.invalid_theta = theta[invalid]
     return pairs
 
@@ -116,6 +113,7 @@ class Simulations:
     storage: str
     #: The parameters whose simulation had NaN or infinite values, with shape `(n_invalid, D)`.
     invalid_theta: Tensor
+    _x: Tensor | None
 
     def __init__(self, theta: Any, x: Any, *, storage: str = "float32") -> None:
         theta, x = (torch.as_tensor(plain(v)).detach().to("cpu", torch.float32) for v in (theta, x))
@@ -128,25 +126,16 @@ class Simulations:
             raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they must come in pairs")
         if storage not in STORAGES:
             raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
-        self._fill(theta, column(x), np.arange(len(x)), storage, theta[:0], x)
+        self.theta, self._x, self._column, self._rows = theta, x, column(x), np.arange(len(x))
+        self.storage, self.invalid_theta = storage, theta[:0]
 
     @classmethod
     def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str, invalid_theta: Tensor) -> Simulations:
+        """Rows of a column, read when they are asked for."""
         self = cls.__new__(cls)
-        self._fill(theta, x, rows, storage, invalid_theta)
-        return self
-
-    def _fill(
-        self,
-        theta: Tensor,
-        x: Column,
-        rows: np.ndarray,
-        storage: str,
-        invalid_theta: Tensor,
-        loaded: Tensor | None = None,
-    ) -> None:
         self.theta, self._column, self._rows, self.storage = theta, x, rows, storage
-        self.invalid_theta, self._x = invalid_theta, loaded
+        self.invalid_theta, self._x = invalid_theta, None
+        return self
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -207,13 +196,7 @@ class Simulations:
         if self.storage == "float32":
             return self.x
         pieces = [p if p.dtype.kind in "iu" else compact(p, self.storage) for p in self._column.pieces(self._rows)]
-        dtype = np.result_type(*pieces) if pieces else np.float32
-        out = np.empty((len(self), *self.x_shape), dtype)
-        start = 0
-        for piece in pieces:
-            out[start : start + len(piece)] = piece
-            start += len(piece)
-        return torch.from_numpy(out)
+        return torch.from_numpy(np.concatenate([np.empty((0, *self.x_shape), np.uint8), *pieces]))
 
     def split(self, *sizes: int) -> tuple[Simulations, ...]:
         """Consecutive parts of the given sizes. Rows are independent draws already, so none are shuffled.
