@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +16,6 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.simulations import InvalidSimulationsWarning, SimulationError
 from equipoise.simulations.probing import adapt
-from equipoise.support.devices import cores
 
 PRIOR = eq.BoxUniform([-1.0, 0.5], [1.0, 2.0])
 
@@ -164,78 +156,6 @@ def test_a_seed_gives_what_it_always_gave(simulator, block_size: int | None, x: 
 def test_number_of_workers_changes_nothing(simulator) -> None:
     one, two = (eq.simulate(PRIOR, simulator, 150, seed=1, workers=w, block_size=64) for w in (1, 2))
     assert torch.equal(one.theta, two.theta) and torch.equal(one.x, two.x)
-
-
-def test_workers_take_lambdas_and_closures() -> None:
-    shift = 5.0
-    one, two = (
-        eq.simulate(PRIOR, lambda theta: theta + shift + torch.randn_like(theta), 20, workers=w, block_size=8)
-        for w in (1, 2)
-    )
-    assert torch.equal(one.x, two.x)
-
-
-def test_workers_share_the_cores() -> None:
-    """Each worker's libraries are told to use its share of them."""
-
-    def threads(theta):
-        import os
-
-        return [float(os.environ[f"{name}_NUM_THREADS"]) for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")]
-
-    pairs = eq.simulate(PRIOR, threads, 4, workers=2, batched=False, array="numpy")
-    assert (pairs.x == max(1, cores() // 2)).all()
-
-
-INTERRUPTED = """
-import os, sys, time
-import equipoise as eq
-
-def simulator(theta):
-    open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
-    time.sleep(600)
-
-try:
-    eq.simulate(eq.BoxUniform([0.0], [1.0]), simulator, 10, workers=2, batched=False, array="torch")
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_an_interrupt_ends_the_workers(tmp_path) -> None:
-    """Ctrl-C reaches the parent and its workers alike, in the middle of simulations that would take ten minutes."""
-    script, log = tmp_path / "script.py", tmp_path / "log"
-    script.write_text(INTERRUPTED)
-    log.mkdir()
-    parent = subprocess.Popen([sys.executable, str(script), str(log)], stdout=-1, text=True, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(list(log.iterdir())) < 2:
-        assert time.monotonic() < deadline and parent.poll() is None
-        time.sleep(0.05)
-    os.killpg(parent.pid, signal.SIGINT)
-    printed, _ = parent.communicate(timeout=120)
-    assert "interrupted" in printed
-    assert not any(Path(f"/proc/{worker.name}").exists() for worker in log.iterdir())
-
-
-def test_workers_in_a_script_without_a_guard(tmp_path) -> None:
-    """No `if __name__ == "__main__"`; a function of the script; a simulator that prints; torch's threads running."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch, equipoise as eq
-        torch.randn(2000, 2000) @ torch.randn(2000, 2000)  # the threads of the parent exist before the workers do
-        def simulator(theta):
-            print("noise on standard output")
-            return torch.randn(4).cumsum(0) + (torch.ones(300, 300) @ torch.ones(300, 300))[0, 0] * theta[0]
-        pairs = eq.simulate(eq.BoxUniform([0.0], [1.0]), simulator, 20, workers=2)
-        print("sum", float(pairs.x.sum()), tuple(pairs.x.shape))
-        """)
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    printed = [line for line in done.stdout.splitlines() if line.startswith("sum")]
-    assert len(printed) == 1 and printed[0].endswith("(20, 4)")
 
 
 # --- shapes and kinds of output ------------------------------------------------------------------------------------
@@ -448,21 +368,6 @@ def test_batch_that_fails_as_a_whole() -> None:
 
     with pytest.raises(SimulationError, match="no single theta of it fails alone"):
         eq.simulate(PRIOR, simulator, 64, batched=True, array="torch", block_size=16)
-
-
-@pytest.mark.parametrize("how", ["killed", "exits"])
-def test_a_worker_that_dies(how: str) -> None:
-    def simulator(theta):
-        if theta[0] > 0.9:
-            import os
-
-            os.kill(os.getpid(), 9) if how == "killed" else os._exit(3)
-        return theta
-
-    with pytest.raises(SimulationError, match="worker process") as caught:
-        eq.simulate(PRIOR, simulator, 200, workers=2, batched=False, array="torch")
-    assert ("SIGKILL" if how == "killed" else "EXIT(3)") in str(caught.value)
-    assert caught.value.simulations is None or len(caught.value.simulations) < 200
 
 
 def test_interrupt_keeps_what_was_done(tmp_path) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "CorruptBlockError",
     "compact",
     "dataset",
+    "invalid_rows",
     "load_x",
     "open_hdf5",
     "read_block",
@@ -100,6 +101,11 @@ def compact(x: np.ndarray, storage: str) -> np.ndarray:
     return x
 
 
+def invalid_rows(x: np.ndarray) -> np.ndarray:
+    """The rows of x, with shape `(n, *x_shape)`, that have NaN or infinite values."""
+    return np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))
+
+
 def write_block(
     path: Path,
     theta: np.ndarray,
@@ -121,8 +127,7 @@ def write_block(
         number: of the block in its store.
         rows: which rows of the block these are; by default the first n.
     """
-    values = compact(x, storage)
-    invalid = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))
+    values, invalid = compact(x, storage), invalid_rows(x)
     rows = np.arange(len(x)) if rows is None else rows
     # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
     with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:

@@ -24,7 +24,7 @@ import torch
 from equipoise.support.errors import warn
 from equipoise.support.words import listed
 
-from .blocks import GZIP_RATIO, dataset, load_x, open_hdf5
+from .blocks import GZIP_RATIO, dataset, invalid_rows, load_x, open_hdf5
 from .columns import Column, Segment
 from .simulations import Simulations, check_on_invalid, without_invalid
 from .store import Store
@@ -133,7 +133,7 @@ def _pairs(
     invalid = ~np.isfinite(theta).all(1)
     start = 0
     for piece in x.pieces(np.arange(len(theta))):
-        invalid[start : start + len(piece)] |= ~np.isfinite(piece.reshape(len(piece), -1)).all(1)
+        invalid[start + invalid_rows(piece)] = True
         start += len(piece)
     return without_invalid(torch.from_numpy(theta), x, np.flatnonzero(invalid), on_invalid, what=f"rows of {path}")
 

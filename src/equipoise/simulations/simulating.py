@@ -28,7 +28,7 @@ from equipoise.support import randomness
 from equipoise.support.devices import cores
 from equipoise.support.progress import Progress
 
-from .blocks import STORAGES
+from .blocks import STORAGES, invalid_rows
 from .identity import simulator_name, source_parts
 from .probing import PROBES, adapt
 from .simulations import Simulations, check_on_invalid, how_invalid
@@ -191,7 +191,7 @@ def _work(units: _Units, pool: Inline | Workers, sink: Sink, bar: Progress, bloc
                 failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason, "")
             else:
                 sink.put(outcome.block, outcome.rows, outcome.x)
-                bad = np.flatnonzero(~np.isfinite(outcome.x.reshape(len(outcome.x), -1)).all(1))
+                bad = invalid_rows(outcome.x)
                 invalid += len(bad)
                 bar.advance(len(outcome.x), f"{invalid} invalid" if invalid else "")
                 if len(bad) and on_invalid == "raise" and failure is None:

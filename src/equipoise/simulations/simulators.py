@@ -162,11 +162,7 @@ def as_array(output: Any) -> np.ndarray:
         raise TypeError("the simulator returned None; does it miss a return statement?")
     if isinstance(output, Tensor):
         output = output.detach().cpu()
-        if output.is_complex():
-            raise TypeError(
-                "the simulator returned complex numbers; return their real and imaginary parts as two channels"
-            )
-        return output.to(torch.float32, copy=True).numpy()
+        output = (output if output.is_complex() else output.to(torch.float32)).numpy()
     try:
         array = np.asarray(plain(output))
     except ValueError as error:

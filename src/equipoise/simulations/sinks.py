@@ -19,7 +19,7 @@ import torch
 from equipoise.support.errors import warn
 from equipoise.support.files import Lock, remove_leftovers
 
-from .blocks import CorruptBlockError
+from .blocks import CorruptBlockError, invalid_rows
 from .simulations import Simulations, without_invalid
 from .store import Manifest, Store
 
@@ -70,9 +70,10 @@ class MemorySink:
     def result(self, on_invalid: str) -> Simulations:
         """Everything, when the work is done."""
         assert self.x is not None
-        invalid = np.flatnonzero(~np.isfinite(self.x.reshape(self.n, -1)).all(1))
         theta, x = torch.from_numpy(self.theta), torch.from_numpy(self.x)
-        return without_invalid(theta, x, invalid, on_invalid, storage=self.manifest.storage, what="simulations")
+        return without_invalid(
+            theta, x, invalid_rows(self.x), on_invalid, storage=self.manifest.storage, what="simulations"
+        )
 
     def save(self) -> None:
         """Save what is finished of incomplete blocks: a no-op in memory."""
