@@ -169,7 +169,7 @@ class Simulator:
     def __init__(self):
         self.names = {"p", "q", "r"}
     def simulate(self, t, flag=object()):
-        return models.helper(t) if t in {"u", "v", "w"} else (WORDS, TABLE)
+        return models.helper(t) if t in sys.argv or t in {"u", "v", "w"} else (WORDS, TABLE)
 
 print(json.dumps(source_parts(functools.partial(Simulator().simulate, scale=np.float32(2)))))
 """

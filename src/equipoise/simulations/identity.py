@@ -111,12 +111,12 @@ def _tree(function: FunctionType) -> ast.AST | None:
 
 
 def _referred(function: FunctionType, nodes: list[ast.AST]) -> dict[str, Any]:
-    """What a function refers to by name: globals, attributes of modules, and its closure."""
+    """What a function refers to by name: globals, attributes of the user's own modules, and its closure."""
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     inner = {k: v for k, v in function.__globals__.items() if k in names}
     for node in nodes:
         module = inner.get(getattr(getattr(node, "value", None), "id", ""))
-        if isinstance(node, ast.Attribute) and isinstance(module, ModuleType):
+        if isinstance(node, ast.Attribute) and isinstance(module, ModuleType) and not _of_a_library(module):
             inner[f"{module.__name__}.{node.attr}"] = getattr(module, node.attr, None)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner |= {name: cell.cell_contents for name, cell in cells if cell != CellType()}  # some are still empty
@@ -131,8 +131,8 @@ def _attributes_set(function: Any) -> set[str]:
 
 
 def _of_a_library(thing: Any) -> bool:
-    """Whether a function or class is Python's, an installed library's or Equipoise's, not the user's own."""
-    module = str(getattr(thing, "__module__", None) or "builtins")
+    """Whether a function, class or module is Python's, an installed library's or Equipoise's, not the user's own."""
+    module = str(getattr(thing, "__name__" if isinstance(thing, ModuleType) else "__module__", None) or "builtins")
     if module == "__main__":
         return False
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "")

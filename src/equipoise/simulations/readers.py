@@ -199,7 +199,7 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
     for path, theta, shape in zip(paths, thetas, shapes, strict=True):
         if shape != shapes[0] or theta.shape[1:] != thetas[0].shape[1:]:
             raise ValueError(
-                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} a row, but {paths[0]} has "
+                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} per row, but {paths[0]} has "
                 f"{thetas[0].shape[1:]} and {shapes[0]}"
             )
     return np.concatenate(thetas), Column(segments, shapes[0])
@@ -258,7 +258,7 @@ def _unpickled(file: Any, key: str, path: Path) -> np.ndarray:
 
 def _array_column(array: np.ndarray, path: Path) -> Column:
     if array.ndim == 0:
-        raise ValueError(f"x in {path} is a single number; it should have one row a simulation")
+        raise ValueError(f"x in {path} is a single number; it should have one row per simulation")
     step = max(1, PIECE_BYTES * len(array) // max(1, array.nbytes))
     pieces = [array[start : start + step] for start in range(0, len(array), step)]
     return Column([Segment(len(p), functools.partial(np.asanyarray, p)) for p in pieces], array.shape[1:])

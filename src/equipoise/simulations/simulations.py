@@ -6,7 +6,7 @@ blocks it read last.
 
 **Random order beyond memory.** Rows that are read one by one from all over a disk are slow. `batches` therefore
 shuffles the blocks, takes as many of them as fit a window, and shuffles the rows of the window together; the last
-incomplete batch of a window is completed from the next one. Each row comes exactly once an epoch. If everything fits
+incomplete batch of a window is completed from the next one. Each row comes exactly once per epoch. If everything fits
 the window, this is a uniform permutation; otherwise a batch mixes the rows of the blocks in one window, and the
 blocks of a window change with the seed.
 """
@@ -222,7 +222,7 @@ class Simulations:
         """Batches (θ, x) that together visit every pair once.
 
         Arguments:
-            batch_size: pairs a batch.
+            batch_size: pairs per batch.
             seed: of the order; give another one each epoch. None reads in the order of the rows.
             window: how many pairs are shuffled together, at least; by default as many as fit 256 MB.
             drop_last: whether a last batch that is smaller is left out.
@@ -244,7 +244,7 @@ class Simulations:
             yield theta, x
 
     def _windows(self, seed: int | None, window: int | None) -> Iterator[np.ndarray]:
-        """Places in this set, one array a window, in the order in which they are to be visited."""
+        """Places in this set, one array per window, in the order in which they are to be visited."""
         if seed is None:
             yield np.arange(len(self))
             return
