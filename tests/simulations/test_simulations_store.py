@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
-import textwrap
-import time
-from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from stored_examples import PRIOR, blocks, noisy, one_at_a_time, same
 
 import equipoise as eq
-from equipoise.simulations import CorruptBlockError, InvalidSimulationsWarning, Store, columns, sinks
-from equipoise.simulations.blocks import compact
-
-PRIOR = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
-
-
-def noisy(theta: Tensor, seed: int) -> Tensor:
-    """Batches, float32."""
-    return theta[:, :1] + torch.randn(len(theta), 3, generator=torch.Generator().manual_seed(seed))
-
-
-def one_at_a_time(theta: np.ndarray, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(theta[0], 1.0, size=3)
-
-
-class Field:
-    """Random images of zeros and ones, as spatial epidemics give: a disc around a point, thinned."""
-
-    storage = "bits"
-
-    def __repr__(self) -> str:
-        return "Field()"
-
-    def simulate(self, theta: Tensor, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        axis = torch.arange(50.0)
-        r2 = (axis[:, None] - 25) ** 2 + (axis - 25) ** 2
-        disc = r2 < (50 * theta[:, 0, None, None]) ** 2
-        thinned = torch.rand(len(theta), 50, 50, generator=generator) < theta[:, 1, None, None]
-        return torch.stack([~disc, disc & thinned, disc & ~thinned], 1).float()
-
-
-def same(a, b) -> bool:
-    return torch.equal(a.theta, b.theta) and torch.equal(a.x, b.x)
-
-
-def blocks(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.glob("block-*.h5"))}
-
+from equipoise.simulations import Store, sinks
 
 # --- the same pairs, from disk -------------------------------------------------------------------------------------
 
@@ -99,22 +56,6 @@ def test_extended_in_place(simulator, tmp_path) -> None:
     assert not calls, "a smaller n simulates nothing"
 
 
-def test_lampe_and_h5py_read_the_blocks(tmp_path) -> None:
-    from lampe.data import H5Dataset
-
-    field = Field()
-    for name, simulator, n in (("floats", noisy, 64), ("bits", field.simulate, 64)):
-        pairs = eq.simulate(PRIOR, simulator, n, store=tmp_path / name, block_size=64)
-        dataset = H5Dataset(tmp_path / name / "block-000000.h5", batch_size=16, shuffle=True)
-        assert len(dataset) == n
-        theta, x = dataset[:]
-        assert torch.equal(theta, pairs.theta) and torch.equal(x.float(), pairs.x)
-        assert sum(len(t) for t, _ in dataset) == n
-        dataset.file.close()
-        with h5py.File(tmp_path / name / "block-000000.h5") as file:
-            assert file["x"].shape == pairs.x.shape and np.array_equal(file["x"][3], pairs.x[3])
-
-
 # --- kill -9 -------------------------------------------------------------------------------------------------------
 
 KILLER = """
@@ -124,7 +65,7 @@ import equipoise as eq
 from equipoise.simulations import Store, sinks
 
 torch.set_num_threads(1)  # nothing has threads yet, so that this process may fork
-sinks.PATIENCE = 0.02     # incomplete blocks are set down often, so that this is interrupted too
+sinks.SAVE_SECONDS = 0.02     # incomplete blocks are set down often, so that this is interrupted too
 folder, batched = sys.argv[1], sys.argv[2] == "True"
 prior = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
 
@@ -178,46 +119,6 @@ def test_killed_at_random_moments(batched: bool, tmp_path) -> None:
         [sys.executable, str(script), str(tmp_path / "s"), str(batched)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-
-
-ORPHANS = """
-import os, sys, time
-import equipoise as eq
-
-def simulator(theta):
-    with open(sys.argv[1], "a") as log:
-        log.write(f"{os.getpid()}\\n")
-    time.sleep(600)
-
-prior = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
-eq.simulate(prior, simulator, 10, workers=2, batched=False, array="torch")
-"""
-
-
-def test_no_worker_survives_a_killed_parent(tmp_path) -> None:
-    script, log = tmp_path / "orphans.py", tmp_path / "log"
-    # The workers have their own sys.argv, so that the name of the file goes into the source.
-    script.write_text(ORPHANS.replace("sys.argv[1]", repr(str(log))))
-    parent = subprocess.Popen([sys.executable, str(script)])
-
-    def wait_for(condition) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    wait_for(lambda: log.exists() and len(log.read_text().split()) == 2)
-    workers = [int(pid) for pid in log.read_text().split()]
-    assert all(alive(pid) for pid in workers)
-    parent.kill()
-    parent.wait()
-    wait_for(lambda: not any(alive(pid) for pid in workers))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits for its parent to notice does not."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 TOGETHER = """
@@ -275,68 +176,6 @@ def test_without_locks_work_is_repeated_but_right(tmp_path, monkeypatch) -> None
     monkeypatch.setattr("fcntl.flock", unsupported)
     pairs = eq.simulate(PRIOR, noisy, 100, store=tmp_path, block_size=32)
     assert same(pairs, eq.simulate(PRIOR, noisy, 100, block_size=32))
-
-
-# --- damage --------------------------------------------------------------------------------------------------------
-
-
-def flip(file: Path, key: str) -> None:
-    """Change one byte in the middle of the stored values of a dataset."""
-    with h5py.File(file) as h5:
-        data = h5[key]
-        if data.chunks is None:
-            at = data.id.get_offset() + data.id.get_storage_size() // 2
-        else:
-            chunk = data.id.get_chunk_info(0)
-            at = chunk.byte_offset + chunk.size // 2
-    content = bytearray(file.read_bytes())
-    content[at] ^= 0x10
-    file.write_bytes(content)
-
-
-DAMAGES = {
-    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-100]),
-    "cut in half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
-    "empty": lambda file: file.write_bytes(b""),
-    "not HDF5": lambda file: file.write_text("hello"),
-    "a bit of x flipped": lambda file: flip(file, "x"),
-    "a bit of theta flipped": lambda file: flip(file, "theta"),
-}
-
-
-@pytest.mark.parametrize("simulator", [noisy, Field().simulate], ids=["floats", "bits"])
-@pytest.mark.parametrize("damage", list(DAMAGES))
-def test_damage_is_detected_named_and_mended(damage, simulator, tmp_path) -> None:
-    good = eq.simulate(PRIOR, simulator, 96, store=tmp_path, block_size=32)
-    before = (good.theta, good.x)
-    victim = tmp_path / "block-000001.h5"
-    DAMAGES[damage](victim)
-    assert [p.split(":")[0] for p in Store(tmp_path).check()] == [str(victim)]
-    with pytest.raises(CorruptBlockError, match="block-000001"):
-        Store(tmp_path).read(96).x  # noqa: B018
-    calls: list[int] = []
-
-    def counted(theta, seed):
-        calls.append(len(theta))
-        return simulator(theta, seed)
-
-    name = Store(tmp_path).manifest.simulator
-    options = {"store": tmp_path, "batched": True, "array": "torch", "name": name, "storage": good.storage}
-    options["same_simulator"] = True  # counting its calls does not matter
-    with pytest.warns(UserWarning, match=r"block-000001.h5.*simulated again"):
-        mended = eq.simulate(PRIOR, counted, 96, **options)
-    assert calls == [32] and torch.equal(mended.theta, before[0]) and torch.equal(mended.x, before[1])
-    assert Store(tmp_path).check() == []
-
-
-def test_a_block_of_another_store_is_noticed(tmp_path) -> None:
-    for seed in (1, 2):
-        eq.simulate(PRIOR, noisy, 64, seed=seed, store=tmp_path / str(seed), block_size=32)
-    (tmp_path / "1" / "block-000001.h5").write_bytes((tmp_path / "2" / "block-000001.h5").read_bytes())
-    assert "another store" in Store(tmp_path / "1").check()[0]
-    with pytest.warns(UserWarning, match="simulated again"):
-        pairs = eq.simulate(PRIOR, noisy, 64, seed=1, store=tmp_path / "1")
-    assert same(pairs, eq.simulate(PRIOR, noisy, 64, seed=1, block_size=32))
 
 
 def test_missing_blocks(tmp_path) -> None:
@@ -412,7 +251,7 @@ def test_priors_without_a_description_are_known_by_their_draws(tmp_path) -> None
 
 
 def test_slow_simulations_are_set_down_in_between(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sinks, "PATIENCE", 0.0)
+    monkeypatch.setattr(sinks, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr("equipoise.simulations.simulating.UNIT_SECONDS", 0.0)
     seen = []
 
@@ -423,182 +262,3 @@ def test_slow_simulations_are_set_down_in_between(tmp_path, monkeypatch) -> None
     pairs = eq.simulate(PRIOR, simulator, 20, store=tmp_path, batched=False, array="numpy")
     assert seen == [0, *[1] * 19] and not list(tmp_path.glob("*.partial"))
     assert same(pairs, eq.simulate(PRIOR, one_at_a_time, 20))
-
-
-# --- packing -------------------------------------------------------------------------------------------------------
-
-
-def test_bits_are_packed(tmp_path) -> None:
-    field = Field()
-    pairs = eq.simulate(PRIOR, field.simulate, 2048, store=tmp_path)
-    size = sum(p.stat().st_size for p in tmp_path.iterdir())
-    # 131,072 such snapshots stay under 130 MB: 991 bytes each, where float32 would take 30,000.
-    assert size / 2048 * 131072 < 130e6
-    small = pairs.compact()
-    assert small.dtype == torch.uint8 and torch.equal(small.float(), pairs.x) and pairs.x.dtype == torch.float32
-    with h5py.File(tmp_path / "block-000000.h5") as file:
-        assert file["x"].dtype == np.uint8
-
-
-def test_noise_bits_are_packed_to_one_bit(tmp_path) -> None:
-    """Bits without any structure, which gzip cannot help: 7500 of them take 938 bytes."""
-    pairs = eq.simulate(
-        PRIOR, lambda theta: torch.rand(len(theta), 3, 50, 50).round(), 1024, store=tmp_path, storage="bits"
-    )
-    size = (tmp_path / "block-000000.h5").stat().st_size
-    assert size / 1024 * 131072 < 130e6 and set(pairs.compact().unique().tolist()) == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("scale", "dtype"), [(10, torch.uint8), (1000, torch.int16), (1e6, torch.int32), (1e12, torch.float32)]
-)
-def test_counts_are_integers(scale, dtype, tmp_path) -> None:
-    def simulator(theta):
-        return (torch.rand(len(theta), 200, 2) * scale).round()
-
-    here = eq.simulate(PRIOR, simulator, 64, storage="integers")
-    pairs = eq.simulate(PRIOR, simulator, 64, store=tmp_path, storage="integers")
-    assert torch.equal(pairs.x, here.x)
-    for p in (pairs, here):
-        assert p.compact().dtype == dtype and torch.equal(p.compact().float(), p.x)
-
-
-def test_integers_that_are_not() -> None:
-    with pytest.raises(ValueError, match=r"whole numbers, but the simulator returned 0\.5"):
-        compact(np.array([[1.0, 0.5]], np.float32), "integers")
-    with pytest.raises(ValueError, match="zeros and ones"):
-        compact(np.array([[1.0, 2.0]], np.float32), "bits")
-    with pytest.raises(ValueError, match="zeros and ones"):
-        eq.simulate(PRIOR, lambda theta: theta + 2, 5, storage="bits").compact()
-
-
-@pytest.mark.parametrize(
-    "values", [[0, 255], [-1, 5], [-32768, 32767], [-32769, 0], [2**31 - 128, 0], [2**31, 0], [-0.0, 0]]
-)
-def test_compact_is_exact(values) -> None:
-    x = np.array([values], np.float32)
-    assert np.array_equal(compact(x, "integers").astype(np.float32), x)
-
-
-@pytest.mark.parametrize("storage", ["float32", "bits", "integers"])
-def test_invalid_rows_survive_packing(storage, tmp_path) -> None:
-    def simulator(theta):
-        return torch.where(theta[:, :1] > 0.9, torch.nan, torch.rand(len(theta), 6).round())
-
-    kept = eq.simulate(PRIOR, simulator, 200, store=tmp_path, storage=storage, on_invalid="keep", block_size=64)
-    bad = kept.theta[:, 0] > 0.9
-    assert kept.n_invalid == int(bad.sum()) > 0 and torch.equal(kept.x.isnan().all(1), bad)
-    with pytest.warns(InvalidSimulationsWarning):
-        dropped = Store(tmp_path).read(200)
-    assert torch.equal(dropped.x, kept.x[~bad]) and torch.equal(dropped.theta, kept.theta[~bad])
-    assert torch.equal(dropped.compact().float(), dropped.x)
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        Store(tmp_path).read(200, on_invalid="raise")
-
-
-# --- reading in pieces ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def stored(tmp_path):
-    return eq.simulate(PRIOR, noisy, 1000, store=tmp_path, block_size=64)
-
-
-def test_indexing(stored, tmp_path) -> None:
-    whole = eq.simulate(PRIOR, noisy, 1000, block_size=64)
-    lazy = Store(tmp_path).read(1000)
-    generator = torch.Generator().manual_seed(0)
-    index = torch.randint(1000, (300,), generator=generator)
-    for which in (index, index.tolist(), slice(5, 900, 7), whole.theta[:, 0] > 0.5, torch.tensor([], dtype=torch.long)):
-        theta, x = lazy[which]
-        assert torch.equal(theta, whole.theta[which]) and torch.equal(x, whole.x[which])
-        assert torch.equal(whole[which][1], x)
-    theta, x = lazy[-1]
-    assert torch.equal(theta, whole.theta[-1]) and torch.equal(x, whole.x[-1])
-    for wrong in (1000, -1001):
-        with pytest.raises(IndexError):
-            lazy[wrong]
-    assert lazy._x is None, "nothing above reads everything"
-    first, second = lazy.split(600, 400)
-    assert torch.equal(second.x, whole.x[600:]) and len(first) == 600 and torch.equal(first[10][1], whole.x[10])
-    with pytest.raises(ValueError, match="cannot take parts"):
-        lazy.split(600, 401)
-    theta, x = whole
-    assert len(theta) == len(x) == 1000
-    assert repr(lazy) == "Simulations(1000 pairs, theta (2,), x (3,))"
-
-
-def test_floats_are_mapped_not_read(stored, tmp_path) -> None:
-    lazy = Store(tmp_path).read(1000)
-    lazy[torch.tensor([3])]
-    assert isinstance(lazy._column._segment(0), np.memmap)
-    again = pickle.loads(pickle.dumps(lazy))  # as a data loader with worker processes does
-    assert torch.equal(again[torch.arange(9)][1], lazy[torch.arange(9)][1])
-
-
-@pytest.mark.parametrize("window", [None, 1, 100, 200, 10_000])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_batches_visit_everything_once(stored, tmp_path, window, drop_last) -> None:
-    lazy = Store(tmp_path).read(1000).split(990)[0]
-    batches = list(lazy.batches(64, seed=1, window=window, drop_last=drop_last))
-    assert {len(t) for t, _ in batches[:-1]} == {64} and len(batches[-1][0]) == (64 if drop_last else 990 % 64)
-    theta, x = (torch.cat(v) for v in zip(*batches, strict=True))
-    table = {tuple(t.tolist()): row for row, t in enumerate(lazy.theta)}
-    rows = [table[tuple(t.tolist())] for t in theta]
-    assert len(set(rows)) == len(rows) == (960 if drop_last else 990)
-    assert torch.equal(x, stored.x[rows]), "theta and x stay together"
-    assert rows != sorted(rows)
-    again = torch.cat([t for t, _ in lazy.batches(64, seed=1, window=window, drop_last=drop_last)])
-    other = torch.cat([t for t, _ in lazy.batches(64, seed=2, window=window, drop_last=drop_last)])
-    assert torch.equal(theta, again) and not torch.equal(theta, other)
-    if window == 200 and not drop_last:  # four blocks of 64 are mixed: the first batch comes from more than one
-        assert len({row // 64 for row in rows[:64]}) > 1
-    assert torch.equal(torch.cat([t for t, _ in lazy.batches(64, seed=None)]), lazy.theta)
-    with pytest.raises(ValueError, match="batch_size"):
-        next(lazy.batches(0))
-
-
-def test_little_is_held_in_memory(tmp_path, monkeypatch) -> None:
-    """A set of 16 packed blocks (120 kB each decoded) under a cache of two of them."""
-    field = Field()
-    eq.simulate(PRIOR, field.simulate, 256, store=tmp_path, block_size=16)
-    monkeypatch.setattr(columns, "CACHE_BYTES", 250_000)
-    lazy = Store(tmp_path).read(256)
-    for _ in lazy.batches(32):
-        assert lazy._column._cached_bytes() <= 250_000
-    assert torch.equal(lazy.x, eq.simulate(PRIOR, field.simulate, 256, block_size=16).x)
-
-
-def test_torch_data_loader(stored, tmp_path) -> None:
-    from torch.utils.data import DataLoader
-
-    lazy = Store(tmp_path).read(1000)
-    loader = DataLoader(lazy, batch_size=100)  # type: ignore[arg-type]
-    assert torch.equal(torch.cat([x for _, x in loader]), stored.x)
-
-
-def test_simulations_from_tensors() -> None:
-    with pytest.raises(ValueError, match="pairs"):
-        eq.Simulations(torch.zeros(3, 2), torch.zeros(4, 2))
-    with pytest.raises(ValueError, match=r"theta should have shape"):
-        eq.Simulations(torch.zeros(3), torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="storage"):
-        eq.Simulations(torch.zeros(3, 2), torch.zeros(3, 2), storage="bytes")
-    doubles = eq.Simulations(np.zeros((3, 2)), np.zeros((3, 2)))
-    assert doubles.x.dtype == torch.float32
-
-
-def test_docs_run() -> None:
-    """The examples of docs/simulations.md, in order, in one directory."""
-    text = (Path(__file__).parents[2] / "docs" / "simulations.md").read_text()
-    chunks = [c.split("```")[0] for c in text.split("```python\n")[1:]]
-    assert len(chunks) > 5
-    code = textwrap.dedent("\n".join(chunks))
-    done = subprocess.run([sys.executable, "-c", PROLOGUE + code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-PROLOGUE = """
-import os, tempfile
-os.chdir(tempfile.mkdtemp())
-"""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.networks import Flat
-from equipoise.simulations import columns, pairs
+from equipoise.simulations import columns, simulations
 from equipoise.training import PAPER, Member, Settings, data, fit_many
 from equipoise.training.inputs import split_rows
 from equipoise.training.scaling import x_scaling
@@ -131,7 +131,7 @@ def test_simulations_and_stores_train_as_their_x_does(tmp_path: Path) -> None:
 def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = made(tmp_path, 320)
     p = quick(expected.theta, expected.x)
-    monkeypatch.setattr(pairs, "IN_MEMORY", 0)
+    monkeypatch.setattr(simulations, "IN_MEMORY", 0)
     monkeypatch.setattr(data, "WHOLE", 0)
     monkeypatch.setattr(columns, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
     most = []

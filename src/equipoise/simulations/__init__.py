@@ -21,7 +21,7 @@ __all__ = [
 from equipoise.support.errors import InvalidSimulationsWarning
 
 from .blocks import CorruptBlockError
-from .pairs import Simulations
 from .readers import read_simulations
 from .simulating import SimulationError, simulate
+from .simulations import Simulations
 from .store import Store

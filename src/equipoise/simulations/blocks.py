@@ -10,8 +10,8 @@ them. Values are float32 and exact; how `x` lies in the file depends on what the
 The filters belong to every HDF5 library, so any reader sees plain arrays of the right shape. A row with NaN or
 infinite values cannot be an integer: a block that has one is kept as compressed float32 instead, never altered.
 
-A file is written under a temporary name, flushed to the disk, and renamed. Renaming is atomic: whoever opens a block
-sees all of it or none of it. A digest of the arrays is kept in the file, against what happens to disks afterwards.
+A block is written whole or not at all. It carries two digests, of θ and of x. Both cover the store that it belongs to
+and its number, so that a block that was copied or renamed is noticed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ __all__ = [
     "Block",
     "CorruptBlockError",
     "compact",
+    "dataset",
+    "invalid_rows",
     "load_x",
     "open_hdf5",
     "read_block",
     "write_block",
-    "write_whole",
 ]
 
 import functools
 import hashlib
 import os
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,16 @@ from typing import Any
 import h5py
 import numpy as np
 
+from equipoise.support.files import write_whole
+
 #: How the values of x may be kept on disk.
 STORAGES = ("float32", "bits", "integers")
-#: The block format. A reader refuses what is newer.
-FORMAT = 1
+#: The block format. A reader refuses what is newer. Format 1 had one digest, of θ and x, without the number.
+FORMAT = 2
 #: About how many bytes of x make a compressed chunk.
 CHUNK_BYTES = 1 << 18
+#: A file may hold this many times its own size: gzip alone packs up to 1032 bytes into one, others more.
+GZIP_RATIO, OTHER_RATIO = 1100, 1 << 16
 
 
 class CorruptBlockError(RuntimeError):
@@ -61,7 +64,7 @@ class CorruptBlockError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What a block file says of itself. `x` is in the dtype of the file; `None` when only the header was asked for."""
+    """The arrays of a block file. `x` is in the dtype of the file; None where it was not asked for."""
 
     theta: np.ndarray
     x: np.ndarray | None
@@ -81,68 +84,61 @@ def compact(x: np.ndarray, storage: str) -> np.ndarray:
     """
     if storage == "float32" or not x.size:
         return x
-    finite = np.isfinite(x)
-    whole = bool(finite.all())
-    values = x if whole else x[finite]
-    if storage == "bits":
-        wrong = values[(values != 0) & (values != 1)]
-    else:
-        wrong = values[values != np.rint(values)]
+    values = x[finite] if not (finite := np.isfinite(x)).all() else x
+    wrong = values[(values != 0) & (values != 1)] if storage == "bits" else values[values != np.rint(values)]
     if wrong.size:
         what = "zeros and ones" if storage == "bits" else "whole numbers"
         raise ValueError(
             f"storage={storage!r} is for {what}, but the simulator returned {wrong[0]}. Use storage='float32', "
             "which keeps any value."
         )
-    if not whole:
+    if values.size < x.size:
         return x
-    low, high = x.min(), x.max()
+    low, high = float(x.min()), float(x.max())  # int32's largest number rounds up in float32
     for dtype in (np.uint8, np.int16, np.int32):
-        limits = np.iinfo(dtype)
-        # int32's largest number rounds up in float32, hence the strict comparison in double precision.
-        if float(low) >= limits.min and float(high) <= limits.max:
+        if low >= np.iinfo(dtype).min and high <= np.iinfo(dtype).max:
             return x.astype(dtype)
     return x
 
 
-def write_whole(path: Path, write: Callable[[Path], None], *, replace: bool = True) -> None:
-    """Have `write` fill a temporary file, force it to the disk, and rename it to `path`.
-
-    Without `replace` a file that is already there stays, even if it appeared in the meantime.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        write(temporary)
-        _sync(temporary)
-        if replace:
-            os.replace(temporary, path)
-        else:
-            _rename_unless_there(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+def invalid_rows(x: np.ndarray) -> np.ndarray:
+    """The rows of x, with shape `(n, *x_shape)`, that have NaN or infinite values."""
+    return np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))
 
 
 def write_block(
-    path: Path, theta: np.ndarray, x: np.ndarray, *, storage: str, fingerprint: str, rows: np.ndarray | None = None
+    path: Path,
+    theta: np.ndarray,
+    x: np.ndarray,
+    *,
+    storage: str,
+    owner: str,
+    number: int,
+    rows: np.ndarray | None = None,
 ) -> None:
-    """Write float32 `theta`, with shape `(n, D)`, and `x`, with shape `(n, *x_shape)`, as one block."""
-    values = compact(x, storage)
-    invalid = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))
+    """Write a block.
+
+    Arguments:
+        path: its file.
+        theta: float32, with shape `(n, D)`.
+        x: float32, with shape `(n, *x_shape)`.
+        storage: one of `STORAGES`.
+        owner: the digest of the store's manifest.
+        number: of the block in its store.
+        rows: which rows of the block these are; by default the first n.
+    """
+    values, invalid = compact(x, storage), invalid_rows(x)
     rows = np.arange(len(x)) if rows is None else rows
-
-    def write(temporary: Path) -> None:
-        # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
-        with h5py.File(temporary, "w", locking=False) as file:
-            file.attrs["equipoise_format"] = FORMAT
-            file.attrs["fingerprint"] = fingerprint
-            file.attrs["digest"] = _digest(theta, values, rows, invalid)
-            file.create_dataset("theta", data=theta)
-            file.create_dataset("x", data=values, **_layout(values, storage))
-            file.create_dataset("row", data=rows)
-            file.create_dataset("invalid", data=invalid)
-
-    write_whole(path, write)
+    # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
+    with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+        file.attrs["equipoise_format"] = FORMAT
+        file.attrs["fingerprint"] = owner
+        file.attrs["digest_theta"] = _digest(theta, rows, invalid, of=f"theta {owner} {number}")
+        file.attrs["digest_x"] = _digest(values, of=f"x {owner} {number}")
+        file.create_dataset("theta", data=theta)
+        file.create_dataset("x", data=values, **_layout(values, storage))
+        file.create_dataset("row", data=rows)
+        file.create_dataset("invalid", data=invalid)
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -155,29 +151,55 @@ def open_hdf5(path: Path) -> h5py.File:
         return h5py.File(path, "r", locking=False)
 
 
-def read_block(path: Path, *, fingerprint: str, x: bool = True, verify: bool = True) -> Block:
-    """Read a block, or raise `CorruptBlockError`. Without `x` only header and θ are read, and no digest is checked."""
+def dataset(file: h5py.File, key: str) -> h5py.Dataset:
+    """A dataset that lies in this very file, and whose size the file can hold.
+
+    Links to other files and data kept elsewhere are refused: a file that was handed on must not read others. So is a
+    shape that would take memory for values which are not there.
+    """
+    place = file
+    for name in filter(None, key.split("/")):
+        if not isinstance(place.get(name, getlink=True), h5py.HardLink):
+            raise OSError(f"{key!r} is not there, or is a link to somewhere else")
+        place = place[name]
+    if not isinstance(place, h5py.Dataset) or place.external or place.is_virtual:
+        raise OSError(f"{key!r} is no dataset, or keeps its values in another file")
+    bound = os.path.getsize(file.filename)
+    if place.chunks is not None and place._filters:
+        bound *= GZIP_RATIO if place.compression == "gzip" and place.scaleoffset is None else OTHER_RATIO
+    if place.nbytes > bound:
+        raise OSError(f"{key!r} has the shape {place.shape}, more than a file of this size can hold")
+    return place
+
+
+def read_block(path: Path, *, owner: str, number: int, x: bool = True) -> Block:
+    """Read a block and check its digests, or raise `CorruptBlockError`. Without `x` only θ is read and checked."""
     try:
         with open_hdf5(path) as file:
-            version = int(file.attrs["equipoise_format"])
+            version, claimed = int(file.attrs["equipoise_format"]), str(file.attrs["fingerprint"])
             if version > FORMAT:
                 raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
-            owner, digest = str(file.attrs["fingerprint"]), str(file.attrs["digest"])
-            theta, rows, invalid = file["theta"][:], file["row"][:], file["invalid"][:]
-            values = file["x"][:] if x else None
-            x_shape = tuple(int(k) for k in file["x"].shape[1:])
-            length = len(file["x"])
+            theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
+            data = dataset(file, "x")
+            length, shape = len(data), tuple(int(k) for k in data.shape[1:])
+            values = data[:] if x else None
+            stamps = {key: str(file.attrs.get(key, "")) for key in ("digest", "digest_theta", "digest_x")}
     except FileNotFoundError:
         raise
     except (OSError, KeyError, RuntimeError, TypeError) as error:
-        raise CorruptBlockError(path, f"it is truncated or not HDF5 ({_first_line(error)})") from error
-    if owner != fingerprint:
+        raise CorruptBlockError(path, f"it is truncated or no block ({_first_line(error)})") from error
+    if claimed != owner:
         raise CorruptBlockError(path, "it belongs to another store (its fingerprint is not the manifest's)")
     if not len(theta) == length == len(rows):
         raise CorruptBlockError(path, f"it has {len(theta)} rows of theta, {length} of x and {len(rows)} row numbers")
-    if values is not None and verify and digest != _digest(theta, values, rows, invalid):
+    if version == 1:
+        right = values is None or stamps["digest"] == _digest(theta, values, rows, invalid)
+    else:
+        right = stamps["digest_theta"] == _digest(theta, rows, invalid, of=f"theta {owner} {number}")
+        right = right and (values is None or stamps["digest_x"] == _digest(values, of=f"x {owner} {number}"))
+    if not right:
         raise CorruptBlockError(path, "its content does not match its checksum")
-    return Block(theta, values, x_shape, rows, invalid)
+    return Block(theta, values, shape, rows, invalid)
 
 
 def load_x(path: Path, key: str = "x", start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -187,7 +209,7 @@ def load_x(path: Path, key: str = "x", start: int = 0, stop: int | None = None) 
     if place is not None:
         return np.memmap(path, dtype="<f4", mode="r", offset=place[0], shape=place[1])[start:stop]
     with open_hdf5(path) as file:
-        return np.asarray(file[key][start:stop])
+        return np.asarray(dataset(file, key)[start:stop])
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -198,7 +220,7 @@ def _contiguous(path: Path, key: str, stamp: tuple[int, ...]) -> tuple[int, tupl
     mapping a file does. The stamp tells a file from one that has taken its place.
     """
     with open_hdf5(path) as file:
-        data = file[key]
+        data = dataset(file, key)
         offset = data.id.get_offset()
         if offset is None or data.dtype != np.dtype("<f4") or not data.size:
             return None
@@ -212,42 +234,15 @@ def _layout(values: np.ndarray, storage: str) -> dict[str, Any]:
     row_bytes = values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     rows = int(np.clip(CHUNK_BYTES // max(row_bytes, 1), 1, len(values)))
     layout: dict[str, Any] = {"chunks": (rows, *values.shape[1:]), "compression": "gzip", "compression_opts": 1}
-    if storage == "bits" and values.dtype == np.uint8:
-        return {**layout, "scaleoffset": 0}
-    return {**layout, "shuffle": True}
+    return layout | ({"scaleoffset": 0} if storage == "bits" and values.dtype == np.uint8 else {"shuffle": True})
 
 
-def _digest(*arrays: np.ndarray) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(*arrays: np.ndarray, of: str = "") -> str:
+    digest = hashlib.blake2b(of.encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _rename_unless_there(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename, this fails if the name is taken
-    except FileExistsError:
-        return
-    except OSError:  # a file system without hard links
-        if not path.exists():
-            os.replace(temporary, path)
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or a directory's list of names, to the disk."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # a directory cannot be opened on Windows
-        return
-    try:
-        os.fsync(handle)
-    except OSError:  # some network file systems cannot sync a directory; the rename is atomic all the same
-        if not path.is_dir():
-            raise
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: BaseException) -> str:

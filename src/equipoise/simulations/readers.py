@@ -10,6 +10,7 @@ __all__ = ["is_table", "read_observed", "read_simulations"]
 
 import fnmatch
 import functools
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -21,10 +22,11 @@ import numpy as np
 import torch
 
 from equipoise.support.errors import warn
+from equipoise.support.words import listed
 
-from .blocks import load_x, open_hdf5
+from .blocks import GZIP_RATIO, dataset, invalid_rows, load_x, open_hdf5
 from .columns import Column, Segment
-from .pairs import Simulations, check_on_invalid, without_invalid
+from .simulations import Simulations, check_on_invalid, without_invalid
 from .store import Store
 
 #: Names under which the two arrays are found in the wild, the usual one first.
@@ -131,7 +133,7 @@ def _pairs(
     invalid = ~np.isfinite(theta).all(1)
     start = 0
     for piece in x.pieces(np.arange(len(theta))):
-        invalid[start : start + len(piece)] |= ~np.isfinite(piece.reshape(len(piece), -1)).all(1)
+        invalid[start + invalid_rows(piece)] = True
         start += len(piece)
     return without_invalid(torch.from_numpy(theta), x, np.flatnonzero(invalid), on_invalid, what=f"rows of {path}")
 
@@ -179,8 +181,8 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
                     lambda key, item, keys=keys: keys.append(key) if isinstance(item, h5py.Dataset) else None
                 )
                 theta_name, x_name = _keys(path, keys, theta_key, x_key)
-                thetas.append(np.asarray(file[theta_name][()]))
-                data = file[x_name]
+                thetas.append(np.asarray(dataset(file, theta_name)[()]))
+                data = dataset(file, x_name)
                 if data.ndim == 0 or thetas[-1].ndim == 0:
                     raise ValueError(f"theta and x in {path} should have rows; one of them is a single number")
                 rows, shape = len(data), tuple(data.shape[1:])
@@ -197,7 +199,7 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
     for path, theta, shape in zip(paths, thetas, shapes, strict=True):
         if shape != shapes[0] or theta.shape[1:] != thetas[0].shape[1:]:
             raise ValueError(
-                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} a row, but {paths[0]} has "
+                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} per row, but {paths[0]} has "
                 f"{thetas[0].shape[1:]} and {shapes[0]}"
             )
     return np.concatenate(thetas), Column(segments, shapes[0])
@@ -205,13 +207,26 @@ def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[
 
 def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
     try:
-        file = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} is not an .npz file, or is truncated ({error})") from error
-    with file:
-        theta_name, x_name = _keys(path, file.files, theta_key, x_key)
-        theta, x = (_unpickled(file, key, path) for key in (theta_name, x_name))
+        with zipfile.ZipFile(path) as file:
+            names = [name.removesuffix(".npy") for name in file.namelist()]
+            theta, x = (_member(file, name, path) for name in _keys(path, names, theta_key, x_key))
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+        raise ValueError(f"{path} is not an .npz file, or is damaged ({error})") from error
     return theta, _array_column(x, path)
+
+
+def _member(file: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
+    """One array of an .npz file, unless its header claims more numbers than there are."""
+    info, npy = file.getinfo(f"{key}.npy"), np.lib.format
+    with file.open(info) as member:
+        header = npy.read_array_header_1_0 if npy.read_magic(member) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(member)
+    if dtype.hasobject:
+        raise ValueError(f"{key!r} in {path} holds Python objects, not an array of numbers")
+    if math.prod(shape) * dtype.itemsize > info.file_size or info.file_size > GZIP_RATIO * max(info.compress_size, 1):
+        raise ValueError(f"{key!r} in {path} has the shape {shape}, more than the file can hold")
+    with file.open(info) as member:
+        return npy.read_array(member, allow_pickle=False)
 
 
 def _npy_pair(path: Path, x_path: str | Path | None) -> tuple[np.ndarray, Column]:
@@ -243,7 +258,7 @@ def _unpickled(file: Any, key: str, path: Path) -> np.ndarray:
 
 def _array_column(array: np.ndarray, path: Path) -> Column:
     if array.ndim == 0:
-        raise ValueError(f"x in {path} is a single number; it should have one row a simulation")
+        raise ValueError(f"x in {path} is a single number; it should have one row per simulation")
     step = max(1, PIECE_BYTES * len(array) // max(1, array.nbytes))
     pieces = [array[start : start + step] for start in range(0, len(array), step)]
     return Column([Segment(len(p), functools.partial(np.asanyarray, p)) for p in pieces], array.shape[1:])
@@ -299,7 +314,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
         found = [c for c in names if c == what or c.startswith(f"{what}_")]
         if not found:
             raise ValueError(
-                f"no column of {path} is called {what} or {what}_…; there are {_listed(names)}. Say which with "
+                f"no column of {path} is called {what} or {what}_…; there are {_quoted(names)}. Say which with "
                 f"{what}_columns=[…], in the shell --{what}-key 'a,b', or name them {what}_0, {what}_1, … in the file."
             )
         return found
@@ -307,7 +322,7 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
     wanted = [n for w in wanted for n in ([w] if w in names else fnmatch.filter(names, w) or [w])]
     missing = [c for c in wanted if c not in names]
     if missing or not wanted:
-        raise ValueError(f"{path} has no column {_listed(missing)}; there are {_listed(names)}")
+        raise ValueError(f"{path} has no column {_quoted(missing)}; there are {_quoted(names)}")
     return wanted
 
 
@@ -318,13 +333,13 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
     for what, asked, names in (("theta", theta_key, THETA_NAMES), ("x", x_key, X_NAMES)):
         if asked is not None:
             if asked not in keys:
-                raise ValueError(f"{path} has no key {asked!r}; there are {_listed(keys)}")
+                raise ValueError(f"{path} has no key {asked!r}; there are {_quoted(keys)}")
             found.append(asked)
             continue
         candidates = [what] if what in keys else [k for k in keys if k.lower() in names]
         if len(candidates) != 1:
             raise ValueError(
-                f"{path} has no key {what!r}; there are {_listed(keys)}. Say which it is with {what}_key='…', in the "
+                f"{path} has no key {what!r}; there are {_quoted(keys)}. Say which it is with {what}_key='…', in the "
                 f"shell --{what}-key."
             )
         found.append(candidates[0])
@@ -336,6 +351,5 @@ def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | N
     return found[0], found[1]
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:12])
-    return (shown or "none") + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+def _quoted(names: Iterable[str]) -> str:
+    return listed(map(repr, names), most=12)

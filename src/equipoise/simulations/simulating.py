@@ -12,6 +12,7 @@ from __future__ import annotations
 
 __all__ = ["SimulationError", "simulate"]
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,18 +24,20 @@ import numpy as np
 import torch
 
 from equipoise.priors import Prior, as_prior
+from equipoise.support import randomness
+from equipoise.support.devices import cores
 from equipoise.support.progress import Progress
 
-from .blocks import STORAGES
-from .fingerprints import fingerprint
-from .pairs import Simulations, check_on_invalid, how_invalid
+from .blocks import STORAGES, invalid_rows
+from .identity import simulator_name, source_parts
 from .probing import PROBES, adapt
-from .simulators import Failure, Outcome, global_streams, global_streams_kept
+from .simulations import Simulations, check_on_invalid, how_invalid
+from .simulators import Failure, Outcome, seed_globals
 from .sinks import MemorySink, Sink, StoreSink
 from .store import Manifest
-from .workers import Inline, Pool, Workers, cores
+from .workers import Inline, Workers
 
-#: Rows a block unless the caller says otherwise.
+#: Rows per block unless the caller says otherwise.
 BLOCK_SIZE = 1024
 #: Simulators that take one θ at a time are given as many rows at once as take about this long, in seconds.
 UNIT_SECONDS = 0.5
@@ -68,6 +71,7 @@ def simulate(
     store: str | Path | None = None,
     block_size: int | None = None,
     name: str | None = None,
+    version: str | None = None,
     same_simulator: bool = False,
     verify: bool = True,
     progress: bool | None = None,
@@ -81,8 +85,9 @@ def simulate(
             that use those.
         n: how many pairs. Fewer are a prefix of more.
         seed: of everything random.
-        workers: processes; -1 for one a core. With 1 the simulator runs in this process.
-        batched: whether the simulator takes many θ, with shape `(n, D)`, or one, with shape `(D,)`. None to find out.
+        workers: processes; -1 for one per core. With 1 the simulator runs in this process.
+        batched: True if the simulator takes many θ at once, with shape `(n, D)`, and gives independent rows; False if
+            it takes one, with shape `(D,)`. None tries it on a few draws: say it if the simulator is slow or unusual.
         array: `"torch"` (float32 tensors) or `"numpy"` (float64 arrays) for what it is given. None to find out.
         on_invalid: what to do with rows that have NaN or infinite values. `"drop"` leaves them out, with a warning
             that says how many; `"raise"` stops; `"keep"` keeps them.
@@ -91,10 +96,11 @@ def simulate(
             `"float32"`.
         store: a directory to keep simulations in. What is there already is not simulated again. The result then reads
             x from disk.
-        block_size: rows a stream and a file. It is part of what fixes the result. 1024, or that of the store.
+        block_size: rows per stream and file. It is part of what fixes the result. 1024, or that of the store.
         name: what the store calls the simulator, to refuse another one. By default the function's own name.
-        same_simulator: True to say that a simulator whose code has changed since the store was begun is the same all
-            the same. Without, it is refused: rows of two simulators must not mix.
+        version: the version of the simulator, which the store then compares instead of its source.
+        same_simulator: True to accept a simulator whose source or version has changed since the store was begun, and
+            remember the new one. Without, it is refused: rows of two simulators must not mix.
         verify: whether the checksums of blocks that are there already are checked. A damaged one is named and
             simulated again.
         progress: False for no progress bar.
@@ -119,56 +125,48 @@ def simulate(
         raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
     path = None if store is None else Path(store)
     block_size = _block_size(block_size, path)
-    with global_streams_kept():  # recognising a prior may draw from it
+    with randomness.undisturbed():  # recognising a prior may draw from it
         prior = as_prior(prior)
     draw = partial(_draw, prior, seed, block_size)
-    code = None if path is None else fingerprint(simulator)  # as it is before it is called
+    source = None if path is None or version is not None else source_parts(simulator)  # as it is before it is called
     try:
         adapter = adapt(simulator, _draw(prior, seed, PROBES, 0), seed, batched, array)
     except Failure as failure:
         raise _error(failure, 0, None, "The simulator failed on a draw from the prior") from failure.__cause__
     manifest = Manifest(
         prior=_describe(prior),
-        simulator=name or _name(simulator),
+        simulator=name or simulator_name(simulator),
         seed=int(seed),
         block_size=block_size,
         streams="block" if adapter.batched else "row",
         dim=prior.dim,
         x_shape=(),
         storage=storage,
-        code=code,
+        source=source,
+        version=None if version is None else str(version),
     )
-    sink: Sink
-    if path is None:
-        sink = MemorySink(n, manifest, draw)
-    else:
-        sink = StoreSink(n, path, manifest, draw, verify, same_simulator)
+    sink = MemorySink(n, manifest, draw) if path is None else StoreSink(n, manifest, draw, path, verify, same_simulator)
+    pool: Inline | Workers | None = None
     try:
         pending = sink.pending()
-        units = _Units(sink, pending, whole=adapter.batched)
-        pool: Pool
-        most = len(pending) if adapter.batched else len(pending) * block_size
-        if min(workers, most) > 1:
-            pool = Workers(adapter, int(seed), min(workers, most))
-        else:
-            pool = Inline(adapter, int(seed))
-        try:
-            with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
-                bar.advance(0)
-                _work(units, pool, sink, bar, block_size, on_invalid)
-        finally:
-            pool.close()
+        size = min(workers, len(pending) if adapter.batched else len(pending) * block_size)
+        pool = Workers(adapter, int(seed), size) if size > 1 else Inline(adapter, int(seed))
+        with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
+            bar.advance(0)
+            _work(_Units(sink, pending, whole=adapter.batched), pool, sink, bar, block_size, on_invalid)
     except BaseException as error:
-        sink.keep()
-        sink.close()
+        sink.save()
         if isinstance(error, KeyboardInterrupt):
             error.simulations = sink.finished()  # type: ignore[attr-defined]
         raise
-    sink.close()
+    finally:
+        if pool is not None:
+            pool.close()
+        sink.close()
     return sink.result(on_invalid)
 
 
-def _work(units: _Units, pool: Pool, sink: Sink, bar: Progress, block_size: int, on_invalid: str) -> None:
+def _work(units: _Units, pool: Inline | Workers, sink: Sink, bar: Progress, block_size: int, on_invalid: str) -> None:
     """Keep the pool busy until every block is complete or something fails."""
     running, invalid = 0, 0
     failed: tuple[int, Failure, str] | None = None
@@ -178,7 +176,7 @@ def _work(units: _Units, pool: Pool, sink: Sink, bar: Progress, block_size: int,
             pool.submit(unit)
             running += 1
         if not running:
-            if failed is not None or not units.waiting:
+            if failed is not None or not units.claimed:
                 break
             time.sleep(0.1)  # what is left is being simulated by other processes
             continue
@@ -187,14 +185,13 @@ def _work(units: _Units, pool: Pool, sink: Sink, bar: Progress, block_size: int,
         units.learn(outcome)
         failure = outcome.failure
         if len(outcome.x):
-            if shape is None:
-                shape = outcome.x.shape[1:]
+            shape = outcome.x.shape[1:] if shape is None else shape
             if outcome.x.shape[1:] != shape:
                 reason = f"the simulator returned shape {outcome.x.shape[1:]} here and {shape} before"
                 failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason, "")
             else:
                 sink.put(outcome.block, outcome.rows, outcome.x)
-                bad = np.flatnonzero(~np.isfinite(outcome.x.reshape(len(outcome.x), -1)).all(1))
+                bad = invalid_rows(outcome.x)
                 invalid += len(bad)
                 bar.advance(len(outcome.x), f"{invalid} invalid" if invalid else "")
                 if len(bad) and on_invalid == "raise" and failure is None:
@@ -214,12 +211,7 @@ class _Units:
         self.sink, self.whole = sink, whole
         self.todo, self.claimed = deque(pending), deque[int]()
         self.block, self.theta, self.rows = -1, np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        self.seconds_per_row: float | None = None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether blocks are left that other processes have claimed."""
-        return bool(self.claimed)
+        self.seconds_per_row = math.inf  # not known yet
 
     def learn(self, outcome: Outcome) -> None:
         """Remember how long a row takes."""
@@ -242,19 +234,15 @@ class _Units:
         count = len(self.rows)
         if not self.whole:
             fair = -(-count // workers)  # the rows of a last block are shared out
-            count = (
-                1
-                if self.seconds_per_row is None
-                else min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
-            )
+            count = min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
         rows, self.rows = self.rows[:count], self.rows[count:]
         return self.block, rows, self.theta[rows]
 
 
 def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
     """The parameters of a block, float32 with shape `(size, D)`."""
-    with global_streams_kept():
-        global_streams(seed, "simulations", "theta", block)
+    with randomness.undisturbed():
+        seed_globals(seed, "simulations", "theta", block)
         theta = prior.sample(torch.Size([size])).detach().cpu().to(torch.float32).numpy()
     if not np.isfinite(theta).all():
         raise ValueError(f"the prior drew parameters that are NaN or infinite in float32: {prior}")
@@ -262,21 +250,18 @@ def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
 
 
 def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> SimulationError:
-    finished = None if sink is None else sink.finished()
-    theta = torch.as_tensor(failure.theta)
+    finished, theta = None if sink is None else sink.finished(), torch.as_tensor(failure.theta)
+    message = f"{what} at theta = {theta.tolist()}: {failure.reason}"
     if isinstance(sink, StoreSink):
-        kept = (
+        message += (
             f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
-            "if you mend the simulator."
+            "if you fix the simulator."
         )
     elif finished is not None:
-        kept = f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
-    else:
-        kept = ""
-    kept += "\nA simulator that cannot simulate some parameters may return NaN for them." if sink is not None else ""
-    error = SimulationError(
-        f"{what} at theta = {theta.tolist()}: {failure.reason}{kept}", start + failure.row, theta, finished
-    )
+        message += f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
+    if sink is not None:
+        message += "\nA simulator that cannot simulate some parameters may return NaN for them."
+    error = SimulationError(message, start + failure.row, theta, finished)
     if failure.trace:
         error.add_note(f"The simulator's own traceback:\n{failure.trace}")
     return error
@@ -301,15 +286,3 @@ def _describe(prior: Prior) -> dict[str, Any]:
         return prior.spec()
     except (NotImplementedError, ValueError):  # known by what it draws alone
         return {"kind": "opaque", "dim": prior.dim, "repr": repr(prior)}
-
-
-def _name(simulator: Any) -> str:
-    """What a store calls a simulator: stable between runs, so without addresses in memory."""
-    if isinstance(simulator, partial):
-        given = [*map(repr, simulator.args), *(f"{k}={v!r}" for k, v in simulator.keywords.items())]
-        return f"{_name(simulator.func)}({', '.join('…' if ' at 0x' in g else g for g in given)})"
-    owner = getattr(simulator, "__self__", None)
-    if owner is not None and not isinstance(owner, type(np)):
-        whose = repr(owner)
-        return f"{type(owner).__qualname__ if ' at 0x' in whose else whose}.{simulator.__name__}"
-    return str(getattr(simulator, "__qualname__", type(simulator).__qualname__))

@@ -12,15 +12,13 @@ which process simulates what, or in which order.
 
 from __future__ import annotations
 
-__all__ = ["Adapter", "Failure", "Outcome", "as_array", "global_streams", "global_streams_kept", "one_line"]
+__all__ = ["Adapter", "Failure", "Outcome", "as_array", "one_line", "seed_globals"]
 
 import functools
 import random
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,26 +29,8 @@ from torch import Tensor
 from equipoise.support import randomness
 from equipoise.support.arrays import plain
 
-_LOCK = threading.RLock()
 
-
-@contextmanager
-def global_streams_kept() -> Iterator[None]:
-    """Give the global generators back as they were. One thread at a time, since there is one set of them."""
-    with _LOCK:
-        python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
-            torch.set_rng_state(cpu)
-            if cuda:
-                torch.cuda.set_rng_state_all(cuda)
-
-
-def global_streams(seed: int, *path: str | int) -> int:
+def seed_globals(seed: int, *path: str | int) -> int:
     """Set the global generators from a stream, and return the stream's integer."""
     words = randomness.sequence(seed, *path).generate_state(8)
     number = int(words[:2].view(np.uint64)[0]) >> 1  # as randomness.integer has it, without hashing the path again
@@ -100,7 +80,7 @@ class Adapter:
     def run(self, seed: int, block: int, rows: np.ndarray, theta: np.ndarray) -> Outcome:
         """Simulate the given rows of a block; `theta`, with shape `(len(rows), D)`, are their parameters."""
         started = time.monotonic()
-        with global_streams_kept():
+        with randomness.undisturbed():
             if self.batched:
                 x, failure = self._run_batch(seed, block, theta)
             else:
@@ -165,7 +145,7 @@ class Adapter:
 
     def raw(self, theta: np.ndarray, seed: int, *path: str | int) -> Any:
         """What the simulator itself returns."""
-        number = global_streams(seed, "simulations", *path)
+        number = seed_globals(seed, "simulations", *path)
         # A copy each time: a simulator that works in place must not change what is stored.
         given = torch.from_numpy(theta.copy()) if self.array == "torch" else theta.astype(np.float64)
         return self.simulator(given, seed=number) if self.takes_seed else self.simulator(given)
@@ -182,11 +162,7 @@ def as_array(output: Any) -> np.ndarray:
         raise TypeError("the simulator returned None; does it miss a return statement?")
     if isinstance(output, Tensor):
         output = output.detach().cpu()
-        if output.is_complex():
-            raise TypeError(
-                "the simulator returned complex numbers; return their real and imaginary parts as two channels"
-            )
-        return output.to(torch.float32, copy=True).numpy()
+        output = (output if output.is_complex() else output.to(torch.float32)).numpy()
     try:
         array = np.asarray(plain(output))
     except ValueError as error:

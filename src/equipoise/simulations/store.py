@@ -1,7 +1,7 @@
 """A directory of simulations that cannot be left half written.
 
     pairs/
-      manifest.json       what this store is: prior, seed, block size, shape of x, simulator (see `fingerprints`)
+      manifest.json       what this store is: prior, seed, block size, shape of x, simulator (see `identity`)
       block-000000.h5     rows 0 to block_size - 1
       block-000001.h5     …
 
@@ -12,11 +12,10 @@ the number. Three properties follow, and none needs a server or a log.
   run simulates what is missing.
 - *Extended in place*: a larger n adds blocks; what n rows held before, they hold after.
 - *Several processes at once*: two that make the same block make the same bytes, and the second rename changes
-  nothing. Claims (`flock` on `block-….claim`, released by the kernel when a process dies) only keep them from doing
-  work twice; where a file system has no locks, they do.
+  nothing. Locks (`block-….claim`) only keep them from doing work twice; where a file system has none, they do.
 
-A simulator that takes one θ at a time has a stream a row. Its blocks may then be cut short at n, to be completed
-later, and what is done of a block is set down every minute and on failure in `block-….partial`.
+A simulator that takes one θ at a time has one stream per row. Its blocks may then be cut short at n, to be completed
+later, and the finished rows of a block are saved every minute and on failure in `block-….partial`.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise.support.files import write_text
 from equipoise.support.words import listed
 
-from .blocks import STORAGES, Block, CorruptBlockError, load_x, read_block, write_block, write_whole
+from .blocks import Block, CorruptBlockError, load_x, read_block, write_block
 from .columns import Column, RowsOf, Segment
-from .fingerprints import Fingerprint, changes
-from .pairs import Simulations, without_invalid
+from .identity import source_changes
+from .simulations import Simulations, without_invalid
 
 #: The store format. A reader refuses what is newer.
 FORMAT = 1
-_NAME = re.compile(r"block-(\d{6,})\.h5")
-_LEFTOVER = re.compile(r"block-(\d{6,})\.(claim|partial)")
+_BLOCK, _LEFTOVER = re.compile(r"block-(\d{6,})\.h5"), re.compile(r"block-(\d{6,})\.(claim|partial)")
 
 
 @dataclass(frozen=True)
@@ -60,20 +59,22 @@ class Manifest:
     dim: int
     x_shape: tuple[int, ...]
     storage: str
-    #: What the simulator computes, as far as it is known; None where its name is all there is.
-    code: Fingerprint | None = None
+    #: Digests of the simulator's source, by part; None where its name, or its version, is all there is.
+    source: dict[str, str] | None = None
+    #: The version of the simulator that the user gave, which then stands for the source.
+    version: str | None = None
 
     @property
-    def fingerprint(self) -> str:
+    def identity(self) -> str:
         """A digest that each block carries, so that a block of another store is noticed.
 
-        The simulator's code is not in it: a block stays what it is when other code is said to do the same.
+        The simulator's source and version are not in it: `same_simulator=True` replaces them and keeps the blocks.
         """
-        return hashlib.blake2b(replace(self, code=None).json().encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(replace(self, source=None, version=None).json().encode(), digest_size=16).hexdigest()
 
     def json(self) -> str:
-        """The manifest as it is written; without `code` where there is none, as stores had none at first."""
-        fields = {k: v for k, v in asdict(self).items() if k != "code" or v is not None}
+        """The manifest as it is written."""
+        fields = {k: v for k, v in asdict(self).items() if k not in ("source", "version") or v is not None}
         return json.dumps({"equipoise_store": FORMAT, **fields}, indent=1, sort_keys=True)
 
     @staticmethod
@@ -88,13 +89,14 @@ class Manifest:
             version = fields.pop("equipoise_store")
             if version > FORMAT:
                 raise ValueError(f"{path} is a store of format {version}, written by a newer Equipoise than this one")
+            fields.pop("code", None)  # earlier versions kept a hash of the bytecode here
             return Manifest(**{**fields, "x_shape": tuple(fields["x_shape"])})
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is damaged ({error}); restore it, or move the directory away") from error
 
     def refuse_another(self, wanted: Manifest, path: Path) -> None:
-        """Raise if `wanted` is not this manifest, naming what differs."""
-        mine, theirs = (asdict(replace(manifest, code=None)) for manifest in (self, wanted))
+        """Raise if `wanted` is not this manifest, naming what differs. The simulator's code is not compared here."""
+        mine, theirs = (asdict(replace(manifest, source=None, version=None)) for manifest in (self, wanted))
         for fields in (mine, theirs):  # some priors are known by their repr alone; simulate() compares their draws
             if fields["prior"].get("kind") == "opaque":
                 fields["prior"] = {"kind": "opaque", "dim": fields["prior"].get("dim")}
@@ -108,15 +110,13 @@ class Manifest:
                 + f"\n{hint}Use another directory, or the same settings."
             )
 
-    def refuse_changed(self, wanted: Manifest, path: Path) -> None:
-        """Raise if the simulator has another code than when the store was begun, naming what has changed."""
-        if changed := changes(self.code, wanted.code):
-            raise ValueError(
-                f"the simulator {self.simulator!r} has changed since {path} was begun (what differs: "
-                f"{listed(changed)}), and rows of two simulators must not mix. Use another directory for the new one. "
-                "If the change does not matter (it computes the same, or failed where it was mended), say so once with "
-                "same_simulator=True."
-            )
+    def code_changed(self, wanted: Manifest) -> str:
+        """How the simulator of `wanted` differs from this one's, by version or else by source; "" if it does not."""
+        if self.version != wanted.version:
+            return f"the store has version={self.version!r}, this call version={wanted.version!r}"
+        if self.version is None and (changed := source_changes(self.source, wanted.source)):
+            return f"what differs: {listed(changed)}"
+        return ""
 
 
 class Store:
@@ -143,24 +143,25 @@ class Store:
     def create(cls, path: str | Path, manifest: Manifest, same_simulator: bool = False) -> Store:
         """The store of this manifest: a new one, or the one that is there if it is the same.
 
-        Where the simulator's code has changed, `same_simulator` says that this does not matter; the store then knows
-        the new code.
+        With `same_simulator` a simulator whose code has changed is accepted, and the store remembers the new code.
         """
         path = Path(path)
-        if manifest.storage not in STORAGES:
-            raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {manifest.storage!r}")
-        path.mkdir(parents=True, exist_ok=True)
         if not (path / "manifest.json").exists():
-            if any(_NAME.fullmatch(p.name) for p in path.iterdir()):
+            if path.is_dir() and any(_BLOCK.fullmatch(p.name) for p in path.iterdir()):
                 raise ValueError(f"{path} has blocks but no manifest.json; restore it, or use another directory")
-            write_whole(path / "manifest.json", lambda file: _write_text(file, manifest.json()), replace=False)
+            write_text(path / "manifest.json", manifest.json() + "\n")
         store = cls(path)
         store.manifest.refuse_another(manifest, path)
-        if not same_simulator:
-            store.manifest.refuse_changed(manifest, path)
-        elif changes(store.manifest.code, manifest.code):
-            store.manifest = replace(store.manifest, code=manifest.code)
-            write_whole(path / "manifest.json", lambda file: _write_text(file, store.manifest.json()))
+        if change := store.manifest.code_changed(manifest):
+            if not same_simulator:
+                raise ValueError(
+                    f"the simulator {manifest.simulator!r} has changed since {path} was begun ({change}), and rows of "
+                    "two simulators must not mix. Use another directory for the new one. If the change does not matter "
+                    "(it computes the same, or failed where it was fixed), pass same_simulator=True once; with a "
+                    "version= of your own, the source is not looked at."
+                )
+            store.manifest = replace(store.manifest, source=manifest.source, version=manifest.version)
+            write_text(path / "manifest.json", store.manifest.json() + "\n")
         return store
 
     def __len__(self) -> int:
@@ -170,54 +171,50 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {len(self)} rows, x {self.manifest.x_shape})"
 
-    def block_path(self, number: int) -> Path:
-        """The file of a block."""
-        return self.path / f"block-{number:06d}.h5"
-
-    def partial_path(self, number: int) -> Path:
-        """The file of a block that was interrupted."""
-        return self.path / f"block-{number:06d}.partial"
+    def block_path(self, number: int, suffix: str = "h5") -> Path:
+        """The file of a block; with the suffix "partial", of a block that was interrupted; with "claim", its lock."""
+        return self.path / f"block-{number:06d}.{suffix}"
 
     def numbers(self) -> list[int]:
         """The numbers of the blocks that are there."""
-        return sorted(int(m[1]) for p in self.path.iterdir() if (m := _NAME.fullmatch(p.name)))
-
-    def block(self, number: int, *, x: bool = True) -> Block:
-        """A block's arrays, checked against its digest (or its header and θ alone). Raises `CorruptBlockError`."""
-        return self._read(self.block_path(number), x=x)
-
-    def write(self, number: int, theta: np.ndarray, x: np.ndarray) -> None:
-        """Put the first `len(x)` rows of a block in place, and drop what was kept of them while it was incomplete."""
-        write_block(self.block_path(number), theta, x, **self._stamp)
-        self.drop_partial(number)
-
-    def write_partial(self, number: int, theta: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
-        """Set down some rows of a block that is not complete."""
-        write_block(self.partial_path(number), theta, x, rows=rows, **self._stamp)
-
-    def read_partial(self, number: int) -> Block | None:
-        """What was set down of a block; None if nothing was or if it is damaged."""
-        try:
-            return self._read(self.partial_path(number))
-        except (FileNotFoundError, CorruptBlockError):
-            return None
-
-    def drop_partial(self, number: int) -> None:
-        """Remove what was set down of a block, unless the block itself is shorter."""
-        partial = self.read_partial(number)
-        try:
-            rows = len(self.block(number, x=False).theta)
-        except CorruptBlockError:
-            return
-        if partial is None or partial.rows.max(initial=-1) < rows:
-            self.partial_path(number).unlink(missing_ok=True)
+        return sorted(int(m[1]) for p in self.path.iterdir() if (m := _BLOCK.fullmatch(p.name)))
 
     def leftovers(self) -> list[int]:
         """Blocks with files of work in progress, by a process that is at it or was killed."""
         return sorted({int(m[1]) for p in self.path.iterdir() if (m := _LEFTOVER.fullmatch(p.name))})
 
+    def block(self, number: int, *, x: bool = True, suffix: str = "h5") -> Block:
+        """A block's arrays (or θ alone), checked against its digests. Raises `CorruptBlockError`."""
+        path = self.block_path(number, suffix)
+        block = read_block(path, owner=self.manifest.identity, number=number, x=x)
+        if block.theta.shape[1:] != (self.manifest.dim,) or block.x_shape != self.manifest.x_shape:
+            raise CorruptBlockError(path, f"its shapes are {block.theta.shape} and {block.x_shape}, not the manifest's")
+        return block
+
+    def write(self, number: int, theta: np.ndarray, x: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Write the first `len(x)` rows of a block; or, as an incomplete block, those that `rows` names."""
+        path, storage = self.block_path(number, "h5" if rows is None else "partial"), self.manifest.storage
+        write_block(path, theta, x, storage=storage, owner=self.manifest.identity, number=number, rows=rows)
+        if rows is None:
+            self.drop_partial(number)
+
+    def earlier(self, number: int, suffix: str) -> Block | None:
+        """What there is of a block, whole or interrupted; None if nothing is, or if it is damaged."""
+        try:
+            return self.block(number, suffix=suffix)
+        except (FileNotFoundError, CorruptBlockError):
+            return None
+
+    def drop_partial(self, number: int) -> None:
+        """Remove the rows of an interrupted block, unless the block itself is shorter."""
+        path = self.block_path(number, "partial")
+        if path.exists() and (whole := self.earlier(number, "h5")) is not None:
+            partial = self.earlier(number, "partial")
+            if partial is None or partial.rows.max(initial=-1) < len(whole.theta):
+                path.unlink(missing_ok=True)
+
     def check(self) -> list[str]:
-        """Read everything and say what is wrong: a line for each block that is damaged or missing."""
+        """Read everything and say what is wrong: one line per block that is damaged or missing."""
         numbers, problems = self.numbers(), []
         for number in range(numbers[-1] + 1 if numbers else 0):
             try:
@@ -241,15 +238,16 @@ class Store:
             raise ValueError(
                 f"{self.path} has {extent} rows without a gap, {n} were asked for; simulate(…, {n}, store=…) adds them"
             )
-        size = self.manifest.block_size
-        starts = [k * size for k in range(len(blocks))]
-        invalid = [np.empty(0, np.int64), *(b.invalid + s for b, s in zip(blocks, starts, strict=True))]
-        segments = [self._segment(k, min(len(b.theta), n - k * size)) for k, b in enumerate(blocks)]
+        size, segments, invalid = self.manifest.block_size, [], [np.empty(0, np.int64)]
+        for k, block in enumerate(blocks):
+            rows = min(len(block.theta), n - k * size)
+            segments.append(Segment(rows, functools.partial(self._load, k, rows)))
+            invalid.append(block.invalid[block.invalid < rows] + k * size)
         theta = np.concatenate([np.empty((0, self.manifest.dim), np.float32), *(b.theta for b in blocks)])[:n]
         return without_invalid(
             torch.from_numpy(theta),
             Column(segments, self.manifest.x_shape),
-            (flat := np.concatenate(invalid))[flat < n],
+            np.concatenate(invalid),
             on_invalid,
             storage=self.manifest.storage,
             what="simulations",
@@ -271,28 +269,12 @@ class Store:
             rows += len(blocks[-1].theta)
         return rows, blocks
 
-    def _segment(self, number: int, rows: int) -> Segment:
-        return Segment(rows, functools.partial(self._load, number, rows))
-
     def _load(self, number: int, rows: int) -> np.ndarray:
         """The first rows of a block's x; the digest is checked the first time."""
-        if number in self._checked:
-            return load_x(self.block_path(number), stop=rows)
-        values = self.block(number).x
-        assert values is not None
-        self._checked.add(number)
-        return values[:rows] if values.dtype != np.float32 else load_x(self.block_path(number), stop=rows)
-
-    def _read(self, path: Path, *, x: bool = True) -> Block:
-        block = read_block(path, fingerprint=self.manifest.fingerprint, x=x)
-        if block.theta.shape[1:] != (self.manifest.dim,) or block.x_shape != self.manifest.x_shape:
-            raise CorruptBlockError(path, f"its shapes are {block.theta.shape} and {block.x_shape}, not the manifest's")
-        return block
-
-    @property
-    def _stamp(self) -> dict[str, Any]:
-        return {"storage": self.manifest.storage, "fingerprint": self.manifest.fingerprint}
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text + "\n")
+        if number not in self._checked:
+            values = self.block(number).x
+            assert values is not None
+            self._checked.add(number)
+            if values.dtype != np.float32:
+                return values[:rows]
+        return load_x(self.block_path(number), stop=rows)

@@ -6,7 +6,7 @@ blocks it read last.
 
 **Random order beyond memory.** Rows that are read one by one from all over a disk are slow. `batches` therefore
 shuffles the blocks, takes as many of them as fit a window, and shuffles the rows of the window together; the last
-incomplete batch of a window is completed from the next one. Each row comes exactly once an epoch. If everything fits
+incomplete batch of a window is completed from the next one. Each row comes exactly once per epoch. If everything fits
 the window, this is a uniform permutation; otherwise a batch mixes the rows of the blocks in one window, and the
 blocks of a window change with the seed.
 """
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ from torch import Tensor
 from equipoise.support import randomness
 from equipoise.support.arrays import TOO_LARGE, plain
 from equipoise.support.errors import InvalidSimulationsWarning, warn
+from equipoise.support.files import write_whole
 
 from . import columns
-from .blocks import STORAGES, compact, write_whole
+from .blocks import STORAGES, compact
 from .columns import Column, RowsOf, column, groups
 
 #: x that takes no more bytes than this is read as a whole when somebody wants to train on it.
@@ -50,7 +52,7 @@ def without_invalid(
         first = int(invalid[0])
         raise ValueError(
             f"{count} of {total} {what} have {trouble}; the first is row {first} at theta = "
-            f"{theta[first].tolist()}. Mend them, or pass on_invalid='drop' to leave them out."
+            f"{theta[first].tolist()}. Fix them, or pass on_invalid='drop' to leave them out."
         )
     if count and on_invalid == "drop":
         if count == total:
@@ -64,11 +66,8 @@ def without_invalid(
         rows = np.setdiff1d(rows, invalid, assume_unique=True)
     if isinstance(x, Column):
         return Simulations._of(theta[rows], x, rows, storage, theta[invalid])
-    pairs = (
-        Simulations(theta, x, storage=storage)
-        if len(rows) == total
-        else Simulations(theta[rows], x[rows], storage=storage)
-    )
+    kept = (theta, x) if len(rows) == total else (theta[rows], x[rows])
+    pairs = Simulations(*kept, storage=storage)
     pairs.invalid_theta = theta[invalid]
     return pairs
 
@@ -114,6 +113,7 @@ class Simulations:
     storage: str
     #: The parameters whose simulation had NaN or infinite values, with shape `(n_invalid, D)`.
     invalid_theta: Tensor
+    _x: Tensor | None
 
     def __init__(self, theta: Any, x: Any, *, storage: str = "float32") -> None:
         theta, x = (torch.as_tensor(plain(v)).detach().to("cpu", torch.float32) for v in (theta, x))
@@ -126,25 +126,16 @@ class Simulations:
             raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they must come in pairs")
         if storage not in STORAGES:
             raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
-        self._fill(theta, column(x), np.arange(len(x)), storage, theta[:0], x)
+        self.theta, self._x, self._column, self._rows = theta, x, column(x), np.arange(len(x))
+        self.storage, self.invalid_theta = storage, theta[:0]
 
     @classmethod
     def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str, invalid_theta: Tensor) -> Simulations:
+        """Rows of a column, read when they are asked for."""
         self = cls.__new__(cls)
-        self._fill(theta, x, rows, storage, invalid_theta)
-        return self
-
-    def _fill(
-        self,
-        theta: Tensor,
-        x: Column,
-        rows: np.ndarray,
-        storage: str,
-        invalid_theta: Tensor,
-        loaded: Tensor | None = None,
-    ) -> None:
         self.theta, self._column, self._rows, self.storage = theta, x, rows, storage
-        self.invalid_theta, self._x = invalid_theta, loaded
+        self.invalid_theta, self._x = invalid_theta, None
+        return self
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -205,13 +196,7 @@ class Simulations:
         if self.storage == "float32":
             return self.x
         pieces = [p if p.dtype.kind in "iu" else compact(p, self.storage) for p in self._column.pieces(self._rows)]
-        dtype = np.result_type(*pieces) if pieces else np.float32
-        out = np.empty((len(self), *self.x_shape), dtype)
-        start = 0
-        for piece in pieces:
-            out[start : start + len(piece)] = piece
-            start += len(piece)
-        return torch.from_numpy(out)
+        return torch.from_numpy(np.concatenate([np.empty((0, *self.x_shape), np.uint8), *pieces]))
 
     def split(self, *sizes: int) -> tuple[Simulations, ...]:
         """Consecutive parts of the given sizes. Rows are independent draws already, so none are shuffled.
@@ -237,7 +222,7 @@ class Simulations:
         """Batches (θ, x) that together visit every pair once.
 
         Arguments:
-            batch_size: pairs a batch.
+            batch_size: pairs per batch.
             seed: of the order; give another one each epoch. None reads in the order of the rows.
             window: how many pairs are shuffled together, at least; by default as many as fit 256 MB.
             drop_last: whether a last batch that is smaller is left out.
@@ -259,7 +244,7 @@ class Simulations:
             yield theta, x
 
     def _windows(self, seed: int | None, window: int | None) -> Iterator[np.ndarray]:
-        """Places in this set, one array a window, in the order in which they are to be visited."""
+        """Places in this set, one array per window, in the order in which they are to be visited."""
         if seed is None:
             yield np.arange(len(self))
             return
@@ -281,17 +266,10 @@ class Simulations:
 
     def save(self, path: str | Path) -> None:
         """Write one HDF5 file with the keys `theta` and `x`, which `read_simulations`, h5py and lampe read."""
-        import h5py
-
-        def write(temporary: Path) -> None:
-            with h5py.File(temporary, "w", locking=False) as file:
-                file.create_dataset("theta", data=self.theta.numpy())
-                data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
-                start = 0
-                for piece in self._column.pieces(self._rows):
-                    data[start : start + len(piece)] = piece
-                    start += len(piece)
-
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, write)
+        with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+            file.create_dataset("theta", data=self.theta.numpy())
+            data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
+            start = 0
+            for piece in self._column.pieces(self._rows):
+                data[start : start + len(piece)] = piece
+                start += len(piece)
