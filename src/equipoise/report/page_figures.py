@@ -34,6 +34,12 @@ MOST_POINTS, MOST_EPOCHS = 10_000, 16_000
 SQUARE = ((2.2, 2.05), (0.42, 0.08, 0.4, 0.06))
 WIDE = ((3.05, 2.4), (0.62, 0.22, 0.42, 0.08))
 FLAT = ((2.2, 1.6), (0.5, 0.1, 0.38, 0.06))
+#: Comments, rotations by nothing, ids that nothing refers to, and fonts, which are the page's.
+UNUSED = re.compile(
+    r"""<!--.*?-->|[ ]transform="rotate\(-0[ ][^"]*"|font-family:[^;"]*;[ ]?|"""
+    r"""[ ]id="(?:figure|axes|patch|line2d|text|[xy]tick|legend|matplotlib\.axis|\w*Collection|\w*ContourSet)_\d+["]""",
+    re.DOTALL,
+)
 Shape = tuple[tuple[float, float], tuple[float, float, float, float]]
 
 
@@ -60,8 +66,7 @@ def draw_all(ds: xr.Dataset, progress: bool | None = None) -> dict[str, list[Pic
         "gallery": lambda: _galleries(ds, names),
     }
     drawn = {}
-    # The page replaces the font; a short list of them makes a smaller page.
-    with mpl.rc_context(PRINT | {"font.sans-serif": ["DejaVu Sans"]}), Progress("drawing the report", len(sections), progress) as bar:
+    with mpl.rc_context(PRINT), Progress("drawing the report", len(sections), progress) as bar:
         for name, section in sections.items():
             drawn[name] = list(section())
             bar.advance(1, name)
@@ -171,11 +176,13 @@ def _training(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
 
 
 def _galleries(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
-    step = math.ceil(ds.sizes.get("grid_0", 0) / 50) or 1  # a tile of a large grid has fewer pixels than that
+    tiles = len(names.methods) * len(names.budgets)
+    step = math.ceil(ds.sizes.get("grid_0", 0) / (34 if tiles > 24 else 50)) or 1  # small tiles need few points
     ds = ds.isel(grid_0=slice(None, None, step), grid_1=slice(None, None, step), missing_dims="ignore")
     for i, task in enumerate(gallery_tasks(ds)):
         figure = Figure()
-        plots.posterior_gallery(ds, task, figure=figure)
+        ax = plots.posterior_gallery(ds, task, figure=figure)
+        ax.images[0].set_interpolation("nearest")  # a smooth picture is five times as large
         alt = f"{names.task(task)}: posterior densities of one observation, methods by budgets, with the true parameter"
         yield Picture(task, inline_svg(figure, alt, f"gallery-{i}"))
 
@@ -200,13 +207,12 @@ def inline_svg(figure: Figure, alt: str, name: str) -> Markup:
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing, dpi=100)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing, dpi=80)
     text = buffer.getvalue()
     text = text[text.index(">", text.index("<svg")) + 1 :]
-    # Ids and references to them are matplotlib's and ours. Coordinates need no more than two digits.
+    text = UNUSED.sub("", text)
     text = re.sub(r'(?<= id=")|(?<=href="#)|(?<=url\(#)', f"{name}-", text)
     text = re.sub(r'(?<= [dxy]=")[^"]*', lambda found: _rounded(found[0]), text)
-    text = re.sub(r'<!--.*?-->| transform="rotate\(-0 [^"]*"', "", text, flags=re.DOTALL)
     width, height = (72 * float(v) for v in figure.get_size_inches())
     size = f'width="{width * PIXELS_PER_POINT:.0f}" height="{height * PIXELS_PER_POINT:.0f}"'
     opening = f'<svg viewBox="0 0 {width:g} {height:g}" {size} role="img" aria-label="{escape(alt)}">'
