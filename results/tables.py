@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from claims import CLAIMS, PLAIN, decide, exceptions
-from equipoise.report.results import CERTIFIED, OVERCONFIDENT
+from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from ledgers import cost, cost_of_stacks, state
 from parts import ablation, artefact, mixture, start, started, strength
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, figure_auc, opened, pictured, published

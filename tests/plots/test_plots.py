@@ -288,7 +288,7 @@ def test_plane_has_no_prior_where_tasks_have_different_ones(results: xr.Dataset)
 def test_plane_tells_ten_methods_apart(results: xr.Dataset):
     one = results.isel(task=[0], method=[0] * 10, budget=[0]).assign_coords(method=[f"m{i}" for i in range(10)])
     legend = plots.plane(one).get_legend()
-    looks = {(h.get_color(), h.get_markerfacecolor()) for h in legend.get_lines()}
+    looks = {(h.get_color(), h.get_marker()) for h in legend.get_lines()}
     assert len(legend.get_lines()) == len(looks) == 10
 
 

@@ -216,7 +216,7 @@ PAYLOADS = (
     "</script><script>hit()</script>",
     "<img src=x onerror=hit()>",
     "<svg onload=hit()>",
-    "\"><script>hit()</script>",
+    '"><script>hit()</script>',
     "' onmouseover='hit()",
     "--><script>hit()</script>",
     "</style><script>hit()</script>",
@@ -224,12 +224,12 @@ PAYLOADS = (
     "]]><script>hit()</script>",
     "{{ hit() }}{% include 'report.js' %}",
     "<a href=javascript:hit()>x</a>",
-    "\" id=\"x\" onload=\"hit()",
+    '" id="x" onload="hit()',
     "&lt;script&gt;hit()&lt;/script&gt;",
     "$\\mathtt{<script>hit()</script>}$",
     "<iframe srcdoc='<script>parent.hit()</script>'>",
     "<style>*{background:url(javascript:hit())}</style>",
-    "url(#x)\"/><script>hit()</script>",
+    'url(#x)"/><script>hit()</script>',
     "<!--<script>hit()</script>",
 )
 
@@ -237,7 +237,9 @@ PAYLOADS = (
 def test_no_text_of_the_results_runs(browser, tmp_path) -> None:
     """As names of tasks and methods, labels, command, configuration, notes and versions."""
     n = len(PAYLOADS)
-    ds = synthetic_results(tasks=("slcp",), methods=("npe",) * 3, budgets=(1024,), runs=1, members=2, pairs=50, epochs=5)
+    ds = synthetic_results(
+        tasks=("slcp",), methods=("npe",) * 3, budgets=(1024,), runs=1, members=2, pairs=50, epochs=5
+    )
     for first in range(0, n, 3):
         some = PAYLOADS[first : first + 3]
         bad = ds.assign_coords(method=[f"{p} {i}" for i, p in enumerate(some)], task=[some[0]])

@@ -121,9 +121,7 @@ def test_released_results_have_the_names_of_the_figures() -> None:
     ds = judged([[[[OVER]], [[OVER]]]], ["slcp"], ["brnpe", "brnpe_init"], [1024])
     assert headline(ds).lead == "BRNPE and BRNPE Init are overconfident on SLCP."
     ds.attrs["protocol"] = "released"
-    assert headline(ds).lead == (
-        "BRNPE (paper: BNPE) and BRNPE Init (paper: BNPE Init) are overconfident on SLCP."
-    )
+    assert headline(ds).lead == ("BRNPE (paper: BNPE) and BRNPE Init (paper: BNPE Init) are overconfident on SLCP.")
 
 
 def test_settings_are_medians_and_ranges_over_the_runs_that_are_there() -> None:

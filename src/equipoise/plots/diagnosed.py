@@ -82,7 +82,7 @@ def _chosen(ds: xr.Dataset, member: str | int | Sequence[str | int] | None) -> l
 def sbc(
     ds: xr.Dataset, member: str | int | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
 ) -> Axes:
-    """SBC: the share of ranks up to each level, minus the level, one line per parameter, and the 95% band of uniform ranks.
+    """SBC: the share of ranks up to each level minus the level, one line per parameter, and the band of uniform ranks.
 
     Arguments:
         ds: from `diagnose`.

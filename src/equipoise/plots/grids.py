@@ -177,10 +177,9 @@ def balancing_error(
 
 
 @printed
-def _against_budget(
-    results: xr.Dataset, name: str, label: str, axes: Any, figure: Figure | None
-) -> NDArray[Any]:
-    names, places = labels_of(results), []
+def _against_budget(results: xr.Dataset, name: str, label: str, axes: Any, figure: Figure | None) -> NDArray[Any]:
+    names = labels_of(results)
+    places: Places
     if axes is None:
         figure, places = panels_of_tasks(names, ["Simulation budget"] * len(names.tasks), label, 1.9, figure)
     else:
@@ -248,7 +247,7 @@ def verdict_table(
     states = {s.state for s in settings if s.state == MISSING}
     for state in ("overconfident", "certified", "inconclusive"):
         states |= {state} if any(getattr(s, state) for s in settings) else set()
-    marks = [(k, v) for k, v in VERDICTS.items() if k in states or k.split()[0] in states and " in " not in k]
+    marks = [(k, v) for k, v in VERDICTS.items() if k in states or (k.split()[0] in states and " in " not in k)]
     handles = [
         Line2D([], [], ls="none", marker=f"${v.symbol}$", markersize=5.5, color=v.ink,
                label="not computed" if state == MISSING else state)

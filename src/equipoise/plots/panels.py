@@ -29,7 +29,7 @@ BEHIND: dict[str, Any] = {"color": "#c9cdd2", "linewidth": 0.6, "zorder": 1}
 SMALL: dict[str, Any] = {"fontsize": 7, "color": INK}
 
 
-def any_number(ds: xr.Dataset, name: str, **at: str) -> bool:
+def any_number(ds: xr.Dataset, name: str, **at: Any) -> bool:
     """Whether the results have the variable, with a number in it."""
     return name in ds and bool(np.isfinite(np.asarray(ds[name].sel(at).values, float)).any())
 
@@ -122,7 +122,9 @@ def line_panel(
     """
     ax, names = axes_or_new(ax, (3.05, 2.4)), labels_of(results)
     for method, look in method_looks(names.methods).items():
-        values = np.asarray(results[name].sel({"task": task, "method": method}).transpose("budget", "run").values, float)
+        values = np.asarray(
+            results[name].sel({"task": task, "method": method}).transpose("budget", "run").values, float
+        )
         over = [(b, Range.of(runs)) for b, runs in zip(names.budgets, values, strict=True)]
         over = [(b, r) for b, r in over if r.known]
         at, middle = [b for b, _ in over], [r.median for _, r in over]
@@ -228,15 +230,15 @@ def sides(ax: Axes, named: bool = True) -> None:
 
 
 def members_panel(results: xr.Dataset, task: str, *, ax: Axes | None = None) -> Axes:
-    """From single networks (dots) to their mixture, in nominal log posterior and coverage AUC: one arrow per setting."""
+    """Single networks (dots) and their mixture, in nominal log posterior and coverage AUC: one arrow per setting."""
     ax, names = axes_or_new(ax, (3.05, 2.4)), labels_of(results)
     numbers = ("nominal_log_prob", "coverage_auc")
     for method, look in method_looks(names.methods).items():
         for budget in names.budgets:
             at = {"task": task, "method": method, "budget": budget}
             single = [np.asarray(results[f"member_{n}"].sel(at).values, float).ravel() for n in numbers]
-            start = [Range.of(values).median for values in single]
-            end = [Range.of(results[n].sel(at).values).median for n in numbers]
+            start: Any = [Range.of(values).median for values in single]
+            end: Any = [Range.of(results[n].sel(at).values).median for n in numbers]
             if not np.isfinite([*start, *end]).all():
                 continue
             ax.plot(*single, linestyle="none", marker=".", markersize=2.5, color=look.colour, alpha=0.45)

@@ -113,9 +113,7 @@ def _sharpness(results: xr.Dataset) -> tuple[xr.DataArray, str, dict[str, float]
     return results["nominal_log_prob"], "Nominal log posterior", {"prior": float(found[0])} if len(found) == 1 else {}
 
 
-def _points(
-    ax: Axes, results: xr.Dataset, key: str, looks: Sequence[Look], front: Sequence[str] | None = None
-) -> None:
+def _points(ax: Axes, results: xr.Dataset, key: str, looks: Sequence[Look], front: Sequence[str] | None = None) -> None:
     """The points of each method (or what else `key` is) and task; methods outside `front` are thin grey lines."""
     area, sharpness = results["coverage_auc"], _sharpness(results)[0]
     dims = [d for d in area.dims if d not in ("run", "budget")]

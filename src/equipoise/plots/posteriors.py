@@ -37,7 +37,7 @@ def posterior_1d(
 ) -> Axes:
     """A posterior of one parameter, with its highest-density regions shaded.
 
-    Samples that are indistinguishable from uniform ones are shaded all over: regions of theirs would be regions of noise.
+    Samples that are indistinguishable from uniform ones are shaded all over: their regions would be noise.
 
     Arguments:
         x: a grid with shape `(n,)`; or, without `density`, samples with shape `(n,)`.
@@ -79,7 +79,7 @@ def posterior_2d(
 ) -> Axes:
     """A posterior of two parameters: its density, the contours of its highest-density regions, and the true θ.
 
-    Samples that are indistinguishable from uniform ones have no contours, which would be contours of noise, and one shade.
+    Samples that are indistinguishable from uniform ones have one shade and no contours, which would be of noise.
 
     Arguments:
         x, y: the axes of a grid with shapes `(n,)` and `(m,)`; or, without `density`, samples with shape `(n,)` each.

@@ -73,8 +73,8 @@ PRINT: Any = {
     "svg.fonttype": "none",
 }
 
-#: Hues by network and loss; the fifth is for methods beyond the paper's.
-HUES = ("#0072b2", "#00795a", "#c25200", "#9c3f86", "#7a6a00")
+#: Hues by network and loss; those from the fifth on are for methods beyond the paper's.
+HUES = ("#0072b2", "#00795a", "#c25200", "#9c3f86", "#7a6a00", "#4f6d7a", "#8c2d19")
 FAMILIES = {("classifier", "nre"): 0, ("classifier", "nre_c"): 1, ("flow", "npe"): 2, ("flow", "nre"): 3}
 UNBALANCED, BALANCED, FROM_PRIOR = (0, (4, 1.6)), "-", (0, (6, 1.5, 1.2, 1.5))
 SVG_DASH = {"-": "none", str(UNBALANCED): "6 3", str(FROM_PRIOR): "9 3 2 3"}
@@ -136,7 +136,8 @@ def method_looks(rows: Mapping[str, MethodRow]) -> dict[str, Look]:
         version = versions[kind] = versions.get(kind, -1) + 1
         line = FROM_PRIOR if from_prior else BALANCED if balanced else UNBALANCED
         marker = VERSIONS[(version - 1) % 8] if version else "D" if from_prior else "o" if balanced else "s"
-        looks[name] = Look(_paler(HUES[hue], version), line, marker, balanced or from_prior)
+        colour = _paler(HUES[hue], version) if hue < 4 else _paler(HUES[4 + version % 3], version // 3)
+        looks[name] = Look(colour, line, marker, balanced or from_prior)
     return looks
 
 

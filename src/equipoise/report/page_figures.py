@@ -8,6 +8,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -58,10 +59,7 @@ def draw_all(ds: xr.Dataset, progress: bool | None = None) -> dict[str, list[Pic
     names = labels_of(ds)
     sections: dict[str, Callable[[], Iterator[Picture]]] = {
         "coverage": lambda: _coverage(ds, names),
-        "plane": lambda: _planes(ds, names),
-        "nominal": lambda: _lines(ds, names, "nominal_log_prob", "Nominal log posterior"),
-        "balance": lambda: _lines(ds, names, "balancing_error", "Balancing error"),
-        "members": lambda: _members(ds, names),
+        **{name: partial(_per_task, ds, names, name) for name in ("plane", "nominal", "balance", "members")},
         "training": lambda: _training(ds, names),
         "gallery": lambda: _galleries(ds, names),
     }
@@ -82,7 +80,11 @@ def _coverage(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
     ds = ds.isel(level=np.unique([*range(0, ds.sizes["level"], stride), ds.sizes["level"] - 1]))
     extent = _extent(ds)
     left = MOST_PANELS
-    for view, by, difference in (("method", "method", False), ("budget", "budget", True), ("difference", "method", True)):
+    for view, by, difference in (
+        ("method", "method", False),
+        ("budget", "budget", True),
+        ("difference", "method", True),
+    ):
         others: list[Any] = list(names.methods) if by == "method" else names.budgets
         left -= len(names.tasks) * len(others)
         if left < 0 and view != "method":
@@ -114,43 +116,30 @@ def _extent(ds: xr.Dataset) -> float:
     return max(0.1, math.ceil(10 * float(np.abs(ds["coverage"] - ds["level"]).max())) / 10)
 
 
-def _planes(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
-    for i, task in enumerate(t for t in names.tasks if any_number(ds, "nominal_log_prob", task=t)):
-        one = ds.sel(task=[task])
+def _per_task(ds: xr.Dataset, names: Labels, section: str) -> Iterator[Picture]:
+    """One wide panel per task that has the numbers for it."""
+    variable, what = {
+        "plane": ("nominal_log_prob", "coverage AUC against information, one point per method and budget"),
+        "nominal": ("nominal_log_prob", "nominal log posterior against the simulation budget, one line per method"),
+        "balance": ("balancing_error", "balancing error against the simulation budget, one line per method"),
+        "members": ("member_coverage_auc", "arrows from single networks to their mixture"),
+    }[section]
 
-        def fill(ax: Axes, one: xr.Dataset = one) -> None:
-            plots.plane(one, ax=ax, legend=False)
+    def fill(ax: Axes, task: str) -> None:
+        if section == "plane":
+            plots.plane(ds.sel(task=[task]), ax=ax, legend=False)
+        elif section == "members":
+            members_panel(ds, task, ax=ax).set(xlabel="Nominal log posterior", ylabel="Coverage AUC")
+        else:
+            line_panel(ds, task, variable, ax=ax).set(
+                xlabel="Simulation budget", ylabel=what.split(" against")[0].capitalize()
+            )
+            references(ax, ds, task, variable)
 
-        alt = f"{names.task(task)}: coverage AUC against information, one point per method and budget"
-        yield Picture(task, _svg(fill, WIDE, f"{alt}. {IN_THE_TABLE}", f"plane-{i}"))
-
-
-def _lines(ds: xr.Dataset, names: Labels, name: str, label: str) -> Iterator[Picture]:
-    for i, task in enumerate(t for t in names.tasks if any_number(ds, name, task=t)):
-
-        def fill(ax: Axes, task: str = task) -> None:
-            line_panel(ds, task, name, ax=ax)
-            references(ax, ds, task, name)
-            ax.set(xlabel="Simulation budget", ylabel=label)
-
-        alt = f"{names.task(task)}: {label.lower()} against the simulation budget, one line per method"
-        yield Picture(task, _svg(fill, WIDE, f"{alt}. {IN_THE_TABLE}", f"{name}-{i}"))
-
-
-IN_THE_TABLE = "The numbers are in the tables."
-
-
-def _members(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
-    if ds.sizes.get("member", 1) < 2:
-        return
-    for i, task in enumerate(t for t in names.tasks if any_number(ds, "member_coverage_auc", task=t)):
-
-        def fill(ax: Axes, task: str = task) -> None:
-            members_panel(ds, task, ax=ax)
-            ax.set(xlabel="Nominal log posterior", ylabel="Coverage AUC")
-
-        alt = f"{names.task(task)}: arrows from single networks to their mixture. {IN_THE_TABLE}"
-        yield Picture(task, _svg(fill, WIDE, alt, f"members-{i}"))
+    for i, task in enumerate(names.tasks):
+        if any_number(ds, variable, task=task) and (section != "members" or ds.sizes["member"] > 1):
+            alt = f"{names.task(task)}: {what}. The numbers are in the tables."
+            yield Picture(task, _svg(partial(fill, task=task), WIDE, alt, f"{section}-{i}"))
 
 
 def _training(ds: xr.Dataset, names: Labels) -> Iterator[Picture]:
