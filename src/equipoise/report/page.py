@@ -21,7 +21,7 @@ from equipoise.support.words import FEW_PAIRS, STAYS, duration, roughly
 
 from .formats import alone, moment, p_value, range_text, spelled, unbroken
 from .opening import open_results
-from .page_figures import draw_all
+from .page_figures import MOST_POINTS, draw_all
 from .sentences import headline
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -88,6 +88,7 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
         settings=settings,
         setting_at={(s.task, s.method, s.budget): s for s in settings},
         levels=LEVELS,
+        most_points=MOST_POINTS,
         coverage_at=_coverage_at(ds, settings),
         PARTLY=PARTLY,
         MISSING=MISSING,
