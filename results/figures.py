@@ -19,18 +19,16 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ablations import STARTS, STRENGTHS, part_of, places_of, started
+from equipoise import plots
+from equipoise.plots.labels import METHODS, labels_of
+from equipoise.plots.panels import coverage_panel, say_missing
+from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
 from equipoise.report import write_figures, write_report
-from equipoise.report.figures import balancing_error, gallery, nominal_log_prob, plane
-from equipoise.report.layout import say_missing
-from equipoise.report.panels import coverage_panel
-from equipoise.report.results import Labels
-from equipoise.report.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -38,12 +36,12 @@ EVERYTHING = HERE.parent / "runs" / "results"
 WIDTH = 6.9
 #: Results with the paper's methods, of which all of the package's figures and its report are made.
 GRIDS = ("paper", "released")
-#: Methods that share a panel, and what the published figure calls the last two.
+#: Methods that share a panel.
 FAMILIES = (
     ("NRE", ("nre", "bnre")),
     ("NRE-C", ("nre_c", "bnre_c")),
     ("NPE, RNPE", ("npe", "rnpe")),
-    ("BNPE, BNPE Init (ratio loss)", ("brnpe", "brnpe_init")),
+    ("BRNPE, BRNPE Init", ("brnpe", "brnpe_init")),
 )
 
 
@@ -51,13 +49,13 @@ def headline(folder: Path) -> Figure:
     """The whole idea on SLCP: coverage of two methods and of their balanced versions, and what each costs and gains."""
     results, task = opened("paper", folder), "slcp"
     pairs = (("nre", "bnre"), ("npe", "brnpe"))
-    looks, budgets = method_looks([m for pair in pairs for m in pair]), results.budgets
-    figure = Figure(figsize=(WIDTH, 3.6))
+    looks, budgets = method_looks({m: METHODS[m] for pair in pairs for m in pair}), results.budgets
+    figure = _figure(WIDTH, 3.6)
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.12))
     grid = left.subplots(2, 2, sharex=True, sharey=True)
     for row, pair in zip(grid, pairs, strict=True):
         for ax, method in zip(row, pair, strict=True):
-            coverage_panel(ax, results.ds.sel(budget=budgets), task, method)
+            coverage_panel(results.ds.sel(budget=budgets), task, method=method, ax=ax)
             ax.set_box_aspect(1)
             ax.set_title(LABELS[method], color=looks[method].colour, fontweight="bold")
     left.supxlabel("Credibility level")
@@ -81,7 +79,7 @@ def headline(folder: Path) -> Figure:
                 )
     _zero(ax)
     low, high = ax.get_ylim()
-    ax.axhspan(low, 0, color=VERDICTS["overconfident"][2], alpha=0.06, linewidth=0, zorder=0)
+    ax.axhspan(low, 0, color=VERDICTS["overconfident"].ink, alpha=0.06, linewidth=0, zorder=0)
     ax.set(ylim=(low, high), xlim=(-0.09, 1.09), xlabel="Information kept", ylabel="Coverage AUC")
     for x, words in ((0, "prior"), (1, "exact")):
         ax.plot(x, 0, marker="+", markersize=8, markeredgewidth=1.2, color=INK, zorder=4)
@@ -91,7 +89,7 @@ def headline(folder: Path) -> Figure:
         (0.98, 0.03),
         xycoords="axes fraction",
         ha="right",
-        color=VERDICTS["overconfident"][2],
+        color=VERDICTS["overconfident"].ink,
     )
     ax.legend(loc="upper right", handlelength=2.4, title="marks grow with the budget", title_fontsize=7)
     return figure
@@ -105,7 +103,8 @@ def auc(folder: Path) -> Figure:
     except Missing:
         best = None
     levels = ours.ds["level"].values
-    looks = method_looks([m for _, methods in FAMILIES for m in methods])
+    labels = labels_of(ours.ds)
+    looks = method_looks({m: METHODS[m] for _, methods in FAMILIES for m in methods})
     figure, grid = _panels(len(ours.tasks), len(FAMILIES), 1.55, sharey="row")
     for row, task in zip(grid, ours.tasks, strict=True):
         for ax, (title, methods) in zip(row, FAMILIES, strict=True):
@@ -135,10 +134,10 @@ def auc(folder: Path) -> Figure:
     for row in grid:  # after every panel of a row has its lines
         ends = row[0].get_ylim()
         for ax in row:
-            ax.axhspan(min(ends[0], 0), 0, color=VERDICTS["overconfident"][2], alpha=0.05, linewidth=0)
+            ax.axhspan(min(ends[0], 0), 0, color=VERDICTS["overconfident"].ink, alpha=0.05, linewidth=0)
         row[0].set_ylim(ends)
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.line, label=_drawn_as(method))
+        Line2D([], [], color=look.colour, linestyle=look.line, label=labels.method(method))
         for method, look in looks.items()
     ]
     handles += [
@@ -152,14 +151,14 @@ def auc(folder: Path) -> Figure:
 
 
 def coverage(name: str, folder: Path) -> Figure:
-    """Expected coverage as in the paper: a square panel a method and task, a curve a budget, the range of its runs."""
+    """Expected coverage as in the paper: one square panel per method and task, one curve per budget."""
     results = opened(name, folder)
     ds, tasks, methods, budgets = results.ds, results.tasks, results.methods, results.budgets
     columns = -(-len(methods) // 2) if len(methods) > 5 else len(methods)
     blocks = [methods[i : i + columns] for i in range(0, len(methods), columns)]
-    labels = Labels(name)
+    labels = labels_of(ds)
     side = (WIDTH - 0.5) / columns
-    figure = Figure(figsize=(WIDTH, len(blocks) * (len(tasks) * side + 0.25) + 0.9))
+    figure = _figure(WIDTH, len(blocks) * (len(tasks) * side + 0.25) + 0.9)
     for part, block in zip(np.atleast_1d(figure.subfigures(len(blocks), 1)), blocks, strict=True):
         grid = part.subplots(len(tasks), columns, sharex=True, sharey=True, squeeze=False)
         for row, task in zip(grid, tasks, strict=True):
@@ -167,7 +166,7 @@ def coverage(name: str, folder: Path) -> Figure:
                 if i >= len(block):
                     ax.set_visible(False)
                     continue
-                coverage_panel(ax, ds.sel(budget=budgets), task, block[i])
+                coverage_panel(ds.sel(budget=budgets), task, method=block[i], ax=ax)
                 ax.set_box_aspect(1)
                 if task == tasks[0]:
                     ax.set_title(labels.method(block[i]))
@@ -191,7 +190,7 @@ def ablation(folder: Path) -> Figure:
         "ratio": [("rnpe", "chi2"), ("rnpe", "unbiased"), ("rnpe", "kl")],
         "classifiers": [("nre", "chi2"), ("nre_c", "chi2"), ("nre_c", "multiclass")],
     }
-    hues = {"npe": HUES[2][0], "rnpe": HUES[3][0], "nre": HUES[0][0], "nre_c": HUES[1][0]}
+    hues = {"npe": HUES[2], "rnpe": HUES[3], "nre": HUES[0], "nre_c": HUES[1]}
     looks = {"chi2": ("-", "o"), "unbiased": ("--", "s"), "kl": (":", "^"), "multiclass": ("--", "D")}
     rows = [(name, keep) for name in families for keep in ("best", "last")]
     figure, grid = _panels(len(rows), len(places), 1.2, sharex="col", sharey="col")
@@ -232,7 +231,7 @@ def ablation(folder: Path) -> Figure:
 def start(folder: Path) -> Figure:
     """Balancing error against the budget for every start."""
     results = started(folder)
-    colours = [INK, HUES[0][0], HUES[1][0], HUES[2][0], HUES[3][0]]
+    colours = [INK, HUES[0], HUES[1], HUES[2], HUES[3]]
     figure, grid = _panels(2, len(results.tasks), 1.9, sharey="row", width=5.6)
     for row, (loss, words) in zip(grid, (("npe", "likelihood loss"), ("rnpe", "ratio loss")), strict=True):
         for ax, task in zip(row, results.tasks, strict=True):
@@ -264,16 +263,25 @@ def start(folder: Path) -> Figure:
     return figure
 
 
-def drawn(draw: Callable[[xr.Dataset], Figure | None], name: str, folder: Path) -> Figure:
+def drawn(draw: Callable[..., Any], name: str, folder: Path) -> Figure:
     """A figure of the package's own, of a grid."""
-    figure = draw(opened(name, folder).ds)
-    if figure is None:
-        raise Missing(f"`results/{name}.nc` has no numbers for it")
+    figure = _figure()
+    draw(opened(name, folder).ds, figure=figure)
     return figure
 
 
+def gallery(task: str, folder: Path) -> Figure:
+    figure = _figure()
+    plots.posterior_gallery(pictured(task, folder), task, figure=figure)
+    return figure
+
+
+def _figure(*size: float) -> Figure:
+    return Figure(figsize=size or None, layout="constrained")  # type: ignore[arg-type]
+
+
 def _panels(rows: int, columns: int, height: float, width: float = WIDTH, **share: Any) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, rows * height + 1.1))
+    figure = _figure(width, rows * height + 1.1)
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
@@ -290,10 +298,6 @@ def _budgets(ax: Any, budgets: Sequence[int]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _drawn_as(method: str) -> str:
-    return LABELS[method.removeprefix("br").replace("npe", "bnpe", 1)] if method.startswith("brnpe") else LABELS[method]
-
-
 #: Figures of docs/reproduction.md, by the end of their file's name.
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "headline": headline,
@@ -303,11 +307,15 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     **{
         f"{words}-{name}": partial(drawn, draw, name)
         for name in GRIDS
-        for words, draw in (("log", nominal_log_prob), ("balance", balancing_error), ("plane", plane))
+        for words, draw in (
+            ("log", plots.nominal_log_prob),
+            ("balance", plots.balancing_error),
+            ("plane", plots.planes),
+        )
     },
     "ablation": ablation,
     "start": start,
-    **{f"gallery-{task}": lambda folder, task=task: gallery(pictured(task, folder), task) for task in GALLERIES},
+    **{f"gallery-{task}": partial(gallery, task) for task in GALLERIES},
 }
 
 

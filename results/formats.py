@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from equipoise.report.results import CERTIFIED, OVERCONFIDENT
+from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from reading import Setting
 
 

@@ -31,11 +31,12 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from equipoise.report.figures import gallery_tasks
-from equipoise.report.results import METHODS as LABELS
-from equipoise.report.results import TASKS
+from equipoise.plots.gallery import gallery_tasks
+from equipoise.plots.labels import METHODS, TASKS
 
 HERE = Path(__file__).parent
+#: What the methods are called.
+LABELS = {name: row.label for name, row in METHODS.items()}
 #: The results that are drawn and tabulated, by the name of their grid.
 FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "leakage", "mixture")
 #: Tasks with two parameters, whose posteriors are drawn.

@@ -11,7 +11,7 @@ import numpy as np
 from ablations import part_of
 from agreement import agrees
 from claims import CLAIMS, PAIRS, decide
-from equipoise.report.results import CERTIFIED, OVERCONFIDENT
+from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from formats import counted, signed, table
 from reading import LABELS, TASKS, Missing, Results, figure_auc, opened, optional, published
 

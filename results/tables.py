@@ -20,7 +20,7 @@ from pathlib import Path
 from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
 from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
-from equipoise.report.results import CERTIFIED, OVERCONFIDENT
+from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured

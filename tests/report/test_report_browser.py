@@ -82,132 +82,52 @@ def open_page(browser: Any, report: Path) -> Iterator[Any]:
     assert not trouble
 
 
-def point_at(page: Any, title: str, task: str, level: float) -> dict[str, tuple[float, float, float]]:
-    """Point at a level of a panel, and read what appears: coverage, low and high of each curve, by its key."""
-    svg = page.get_by_role("slider", name=re.compile(f"^{title}, {task}:"))
-    hover(page, svg, (38 + level * 252) / 300, f"level {level:.3f}")
-    return read(page)
+def shown(page: Any, what: str) -> int:
+    return int(page.locator(what).locator("visible=true").count())
 
 
-def hover(page: Any, svg: Any, along: float, text: str) -> None:
-    """Move the pointer over a panel until the readout says `text`.
-
-    The page has no say in when the browser delivers a pointer's move: one that falls between a scroll and the next
-    frame goes to what was there before. A person moves again, and so does this, from the panel's new place.
-    """
-    level = page.locator("#readout .level")
-    for _ in range(40):
-        svg.scroll_into_view_if_needed()
-        box = svg.bounding_box()
-        x, y = box["x"] + box["width"] * along, box["y"] + box["height"] / 2
-        page.mouse.move(x, y - 1)
-        page.mouse.move(x, y)
-        if level.is_visible() and level.inner_text() == text:
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(f"pointed at {text!r}, the page shows {level.all_inner_texts()}")
-
-
-def number(text: str) -> float:
-    return float(text.replace("\N{MINUS SIGN}", "-").replace("+", ""))
-
-
-def read(page: Any) -> dict[str, tuple[float, float, float]]:
-    found = {}
-    for row in page.locator("#readout tbody tr").all():
-        low, high = row.locator(".interval").inner_text().split(" to ")
-        found[row.get_attribute("data-curve")] = (number(row.locator(".value").inner_text()), number(low), number(high))
-    return found
-
-
-def in_results(results: xr.Dataset, key: str, level: float, run: int | None = None) -> tuple[float, float, float]:
-    task, method, budget = key.split("/")
-    one = results.sel({"task": task, "method": method, "budget": int(budget)})
-    one = one.isel(level=int(np.abs(one["level"].values - level).argmin()))
-    if run is not None:
-        one = one.isel(run=run)
-        return float(one["coverage"]), float(one["coverage_lower"]), float(one["coverage_upper"])
-    runs = one["coverage"].values[np.isfinite(one["coverage"].values)]
-    return float(np.median(runs)), float(runs.min()), float(runs.max())
-
-
-def agree(shown: dict[str, Any], results: xr.Dataset, level: float, run: int | None = None, shift: float = 0) -> None:
-    """What is shown has three digits; the page holds numbers to within 1 / 120,000."""
-    for key, values in shown.items():
-        expected = np.array(in_results(results, key, level, run)) - shift
-        np.testing.assert_allclose(values, expected, atol=5.1e-4, err_msg=key)
-
-
-def test_hover_shows_the_numbers_of_the_results(open_page, results) -> None:
+def test_choices_show_and_hide_panels_curves_and_verdicts(open_page) -> None:
     page = open_page()
-    for title, task, level in (("BNRE", "SLCP", 0.95), ("NPE", "Two Moons", 0.5), ("BNPE Init", "SLCP", 0.07)):
-        shown = point_at(page, title, task, level)
-        assert len(shown) == 2
-        agree(shown, results, level)
-    assert list(point_at(page, "NPE", "SLCP", 0.9)) == ["slcp/npe/4096"]  # the other cell was never computed
-    page.mouse.move(2, 2)
-    page.locator("#readout").wait_for(state="hidden")
-
-
-def test_one_run_with_its_band_and_the_difference_view(open_page, results) -> None:
-    page = open_page()
-    page.select_option("select[name=run]", "1")
-    shown = point_at(page, "BNRE", "SLCP", 0.8)
-    agree(shown, results, 0.8, run=1)
-    assert "95% band" in page.locator("#readout thead").inner_text()
-    assert list(point_at(page, "BNRE", "Two Moons", 0.8)) == ["two_moons/bnre/1024"]  # run 1 at 4,096 is missing
-    page.select_option("select[name=run]", "all")
-    page.check("input[name=view][value=difference]")
-    agree(point_at(page, "NPE", "Two Moons", 0.6), results, 0.6, shift=0.6)
-    page.check("input[name=by][value=budget]")
-    shown = point_at(page, "4,096 simulations", "SLCP", 0.3)
-    assert set(shown) == {f"slcp/{m}/4096" for m in ("npe", "bnre", "bnpe_init")}
-    agree(shown, results, 0.3, shift=0.3)
-
-
-def test_toggles(open_page) -> None:
-    page = open_page()
-    panels, curves = page.locator(".panel"), page.locator(".panel .curve")
-    assert (panels.count(), curves.count()) == (6, 11)
+    panels, curves, marks = ".panel", ".panel [id*='-curve-']", ".marks li"
+    # Two tasks × three methods, and two budgets of each; one setting was never computed.
+    assert (shown(page, panels), shown(page, curves), shown(page, marks)) == (6, 11, 12)
     page.get_by_role("checkbox", name="NPE", exact=True).uncheck()
-    assert (panels.count(), curves.count()) == (4, 8)
+    assert (shown(page, panels), shown(page, curves), shown(page, marks)) == (4, 8, 8)
     page.get_by_role("checkbox", name="1,024").uncheck()
-    assert (panels.count(), curves.count()) == (4, 4)
+    assert (shown(page, panels), shown(page, curves), shown(page, marks)) == (4, 4, 4)
     page.get_by_role("checkbox", name="Two Moons").uncheck()
-    assert (panels.count(), curves.count()) == (2, 2)
-    assert page.locator(".band").count() == 2
-    page.get_by_role("checkbox", name="bands").uncheck()
-    assert page.locator(".band").count() == 0
+    assert (shown(page, panels), shown(page, curves), shown(page, marks)) == (2, 2, 2)
+    page.get_by_role("radio", name="one panel per budget").check()
+    assert (shown(page, panels), shown(page, curves), shown(page, marks)) == (1, 2, 2)
+    page.get_by_role("radio", name="level, one panel per method").check()
+    assert shown(page, panels) == 2
     page.locator("button[data-all=method]").click()
-    assert panels.count() == 3
+    assert shown(page, panels) == 3
     page.locator("button[data-all=method]").click()
-    assert panels.count() == 0
-    assert "Nothing is selected" in page.locator("#panels").inner_text()
+    assert shown(page, panels) == 0
+    assert page.get_by_role("checkbox", name="NPE", exact=True).is_visible()
 
 
-def test_keyboard(open_page, results) -> None:
+def test_curves_are_those_of_the_results(open_page, results) -> None:
+    """The path of a curve, in the coordinates of its panel, gives the median over runs."""
     page = open_page()
-    page.locator("select[name=run]").focus()
-    page.keyboard.press("Tab")
-    focused = page.locator(":focus")
-    assert focused.get_attribute("role") == "slider"
-    assert focused.get_attribute("aria-label").startswith("NPE, SLCP: coverage")
-    page.keyboard.press("Tab")
-    for key, level in (
-        ("Home", 0.0),
-        ("ArrowRight", 0.01),
-        ("Shift+ArrowRight", 0.11),
-        ("End", 1.0),
-        ("ArrowLeft", 0.99),
-    ):
-        page.keyboard.press(key)
-        assert float(page.locator(":focus").get_attribute("aria-valuenow")) == pytest.approx(level)
-    agree(read(page), results, 0.99)
-    spoken = page.locator(":focus").get_attribute("aria-valuetext")
-    middle, low, high = in_results(results, "slcp/bnre/4096", 0.99)
-    assert f"4,096: coverage {middle:.3f}, from {low:.3f} to {high:.3f}" in spoken
-    page.keyboard.press("Escape")
-    page.locator("#readout").wait_for(state="hidden")
+    task, method, budget = "two_moons", "bnre", 1024
+    path = page.locator("[id='method-1-1-curve-budget-0'] path").get_attribute("d")
+    x, y = np.array([float(v) for v in re.findall(r"-?[\d.]+", path)]).reshape(-1, 2).T
+    assert x[0] == x.min() and y[0] == y.max() and y[-1] == y.min()
+    level, coverage = (x - x[0]) / np.ptp(x), (y[0] - y) / np.ptp(y)
+    expected = results["coverage"].sel({"task": task, "method": method, "budget": budget}).median("run")
+    np.testing.assert_allclose(coverage, np.interp(level, results["level"], expected), atol=0.01)
+
+
+def test_keyboard_reaches_every_choice(open_page) -> None:
+    page = open_page()
+    page.locator("#task0").focus()
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert page.locator(":focus").get_attribute("name") == "method"
+    page.keyboard.press("Space")
+    assert shown(page, ".panel") == 4
 
 
 def test_tables_sort_and_filter(open_page, results) -> None:
@@ -251,22 +171,25 @@ def test_colours_have_contrast(open_page, scheme) -> None:
 
     paper = style("body", "backgroundColor")
     assert (luminance(paper) < 0.05) == (scheme == "dark")
-    for selector in ("body", ".lead", ".note", "nav a", "figcaption", ".tick"):
-        assert contrast(style(selector, "fill" if selector == ".tick" else "color"), paper) >= 4.5, selector
+    for selector in ("body", ".lead", ".note", "nav a", "figcaption", ".marks"):
+        assert contrast(style(selector, "color"), paper) >= 4.5, selector
     for selector in ("td.over", "td.safe"):
         assert contrast(style(selector, "color"), style(selector, "backgroundColor")) >= 4.5, selector
-    for curve in page.locator(".panel .curve").all()[:4]:
-        assert contrast(curve.evaluate("node => getComputedStyle(node).stroke"), paper) >= 2
-    ink = page.locator("#information svg[role=img] text").first.evaluate("node => getComputedStyle(node).fill")
-    assert contrast(ink, paper) >= 4.5  # figures follow the theme
+    # In the dark, figures are inverted with their hues kept: white turns black, and dark colours bright.
+    inverted = style("svg[role=img]", "filter")
+    assert ("invert(1)" in inverted and "hue-rotate(180deg)" in inverted) == (scheme == "dark")
+    for path in page.locator(".panel [id*='-curve-'] path").all()[:4]:
+        assert contrast(path.evaluate("node => getComputedStyle(node).stroke"), "rgb(255, 255, 255)") >= 2
 
 
 def test_print(open_page) -> None:
     page = open_page(color_scheme="dark")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.locator("nav").is_hidden() and page.locator("select[name=run]").is_hidden()
-    assert page.locator(".panel").first.is_visible()
+    assert page.locator("nav").is_hidden() and page.locator("input[name=view]").first.is_hidden()
+    assert page.locator(".panel").first.is_visible() and "invert" not in page.locator(".panel svg").first.evaluate(
+        "node => getComputedStyle(node).filter"
+    )
     assert page.locator("#choices label", has_text="BNRE").is_visible()  # the legend of what is drawn
     pdf = page.pdf(format="A4")
     assert pdf.startswith(b"%PDF") and 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
@@ -275,15 +198,63 @@ def test_print(open_page) -> None:
 def test_phone(open_page) -> None:
     page = open_page(width=375)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    hover(page, page.locator(".panel svg").first, (38 + 0.5 * 252) / 300, "level 0.500")
-    shown = page.locator("#readout").bounding_box()
-    assert shown["x"] >= 0 and shown["x"] + shown["width"] <= 375
+    box = page.locator(".panel svg").first.bounding_box()
+    assert box["x"] >= 0 and 300 <= box["width"] <= 375
 
 
 def test_without_scripts_tables_remain(browser, report) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(report.as_uri())
-    assert page.get_by_text("scripts are switched off").is_visible()
-    assert page.locator("#choices").is_hidden() and page.locator("#verdict-table tbody tr").count() == 12
+    assert page.locator("#verdict-table tbody tr").count() == 12
+    page.get_by_role("checkbox", name="NPE", exact=True).uncheck()
+    assert shown(page, ".panel") == 4  # choosing needs no script
     context.close()
+
+
+PAYLOADS = (
+    "</script><script>hit()</script>",
+    "<img src=x onerror=hit()>",
+    "<svg onload=hit()>",
+    '"><script>hit()</script>',
+    "' onmouseover='hit()",
+    "--><script>hit()</script>",
+    "</style><script>hit()</script>",
+    "</text></svg><script>hit()</script>",
+    "]]><script>hit()</script>",
+    "{{ hit() }}{% include 'report.js' %}",
+    "<a href=javascript:hit()>x</a>",
+    '" id="x" onload="hit()',
+    "&lt;script&gt;hit()&lt;/script&gt;",
+    "$\\mathtt{<script>hit()</script>}$",
+    "<iframe srcdoc='<script>parent.hit()</script>'>",
+    "<style>*{background:url(javascript:hit())}</style>",
+    'url(#x)"/><script>hit()</script>',
+    "<!--<script>hit()</script>",
+)
+
+
+def test_no_text_of_the_results_runs(browser, tmp_path) -> None:
+    """As names of tasks and methods, labels, command, configuration, notes and versions."""
+    n = len(PAYLOADS)
+    ds = synthetic_results(
+        tasks=("slcp",), methods=("npe",) * 3, budgets=(1024,), runs=1, members=2, pairs=50, epochs=5
+    )
+    for first in range(0, n, 3):
+        some = PAYLOADS[first : first + 3]
+        bad = ds.assign_coords(method=[f"{p} {i}" for i, p in enumerate(some)], task=[some[0]])
+        bad["method_label"] = ("method", list(some))
+        bad["task_label"] = ("task", [some[1]])
+        bad.attrs |= {"command": some[0], "config": f'{{"x": {some[1]!r}}}', "notes": "\n".join(some), "torch": some[2]}
+        report = write_report(bad, tmp_path / "bad.html", progress=False)
+        context = browser.new_context()
+        page = context.new_page()
+        hits: list[Any] = []
+        page.expose_function("hit", lambda hits=hits: hits.append(1))
+        page.on("dialog", lambda dialog, hits=hits: hits.append(dialog.message))
+        page.goto(report.as_uri())
+        page.mouse.move(300, 300)
+        page.wait_for_timeout(200)
+        assert not hits and page.locator("script").count() == 1, some
+        assert page.locator("body *[onload], body *[onerror], body *[onmouseover], iframe").count() == 0, some
+        context.close()

@@ -9,15 +9,19 @@ import sys
 import matplotlib as mpl
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 from report_results import EXACT, NATURE, PRIOR, synthetic_results
 
-from equipoise.report import open_results, panels, write_figures
-from equipoise.report.figures import figures, gallery
-from equipoise.report.style import PRINT, budget_looks, method_looks
+from equipoise.plots import panels, posterior_gallery
+from equipoise.plots.gallery import TILE
+from equipoise.plots.labels import METHODS, labels_of
+from equipoise.plots.style import PRINT, budget_looks, method_looks
+from equipoise.report import open_results, write_figures
+from equipoise.report.print_figures import figures
 
 KINDS = {
     "verdicts",
@@ -53,7 +57,7 @@ def test_every_figure_is_written_as_png_and_vector_pdf(results, tmp_path) -> Non
                 assert b"/Subtype /Image" not in content, path.name
 
 
-def test_many_methods_have_a_row_a_family_and_stay_inside_their_panels() -> None:
+def test_many_methods_have_one_row_per_family_and_stay_inside_their_panels() -> None:
     few = synthetic_results(
         tasks=("slcp", "two_moons"), methods=tuple(NATURE)[:5], budgets=(1024, 8192), runs=2, pairs=200
     )
@@ -93,7 +97,7 @@ def test_type_is_legible_in_print_and_figures_fit_a_page(results) -> None:
 
 
 def test_coverage_panel_draws_median_and_range(results) -> None:
-    ax = panels.coverage_panel(Figure().subplots(), results, "slcp", "npe")
+    ax = panels.coverage_panel(results, "slcp", method="npe", ax=Figure().subplots())
     curves = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines[1:]}
     for budget, look in budget_looks([1024, 4096]).items():
         runs = results["coverage"].sel({"task": "slcp", "method": "npe", "budget": budget}).values
@@ -107,7 +111,9 @@ def test_coverage_panel_draws_median_and_range(results) -> None:
 
 def test_one_run_has_its_own_band() -> None:
     ds = synthetic_results(methods=("npe",), budgets=(1024,), runs=1, gallery=False, pairs=200)
-    low, middle, high = panels.coverage_over_runs(ds.sel({"task": "slcp", "method": "npe", "budget": 1024}))
+    cell = ds.sel({"task": "slcp", "method": "npe", "budget": 1024})
+    stored = ("coverage", "coverage_lower", "coverage_upper")
+    low, middle, high = panels.coverage_over_runs({name: cell[name].values for name in stored})
     np.testing.assert_array_equal(low, ds["coverage_lower"].values.ravel())
     np.testing.assert_array_equal(middle, ds["coverage"].values.ravel())
     np.testing.assert_array_equal(high, ds["coverage_upper"].values.ravel())
@@ -161,51 +167,61 @@ def test_the_best_epoch_is_an_epoch(results) -> None:
     """Also in results of an earlier version, which kept the mean over networks."""
     ds = results.copy()
     ds["best_epoch"] = ds["best_epoch"] + 1 / 3
-    ax = panels.history_panel(Figure().subplots(), ds, "slcp", "npe")
-    dots = np.asarray(ax.collections[-1].get_offsets())
+    ax = panels.history_panel(ds, "slcp", "npe", ax=Figure().subplots())
+    dots = np.concatenate([c.get_offsets() for c in ax.collections])
     assert len(dots) == 2 and (dots[:, 0] == np.rint(dots[:, 0])).all()
-    short = panels.history_panel(Figure().subplots(), ds.isel(epoch=[0, 1]), "slcp", "npe")
+    short = panels.history_panel(ds.isel(epoch=[0, 1]), "slcp", "npe", ax=Figure().subplots())
     assert all(tick == int(tick) for tick in short.get_xticks())
 
 
-def test_gallery_names_axes_and_budgets_and_shows_the_exact_posterior_once(results) -> None:
+def names(ticks) -> list[str]:
+    return [t.get_text() for t in ticks]
+
+
+def test_gallery_names_budgets_and_shows_the_exact_posterior_once(results) -> None:
     drawn = dict(figures(results))
     for task, end in (("slcp", "3"), ("two_moons", "1")):
-        axes = np.array(drawn[f"gallery_{task}"].axes).reshape(2, 3)
-        assert [ax.get_title() for ax in axes[0]] == ["1,024 simulations", "4,096 simulations", "exact"]
-        assert [ax.get_ylabel() for ax in axes[:, 0]] == ["NPE", "BNRE"]
-        assert len(axes[0, 2].images) == 1 and not axes[1, 2].images and not axes[1, 2].axison
-        assert [t.get_text() for t in axes[1, 2].get_legend().get_texts()] == ["true θ", "95% region"]
-        for ticks, name in ((axes[1, 0].get_xticklabels(), "θ₁"), (axes[1, 0].get_yticklabels(), "θ₂")):
-            assert [t.get_text() for t in ticks] == [f"−{end}", name, end]
-        assert not any(len(ax.get_xticks()) for ax in axes.flat if ax is not axes[1, 0] and ax.axison)
-    budgets = tuple(1024 * 2**i for i in range(8))
-    wide = dict(figures(synthetic_results(methods=("npe", "bnre"), budgets=budgets, runs=1, pairs=200)))["gallery_slcp"]
-    assert wide.get_suptitle() == "Simulations" and wide.axes[0].get_title() == "1,024"
-    one = dict(figures(synthetic_results(tasks=("lotka_volterra",), methods=("npe",), runs=1, pairs=200)))
-    assert len(one["gallery_lotka_volterra"].axes) == 3
+        (ax,) = drawn[f"gallery_{task}"].axes
+        assert names(ax.get_xticklabels()) == ["1,024", "4,096", "exact"]
+        assert names(ax.get_yticklabels()) == ["NPE", "BNRE"]
+        assert len(ax.patches) == 2 * 2 + 1  # a frame for each density
+        assert names(drawn[f"gallery_{task}"].legends[0].get_texts()) == ["true θ", "95% region"]
+        assert ax.texts[-1].get_text() == f"θ₁ from −{end} to {end}\nθ₂ from −{end} to {end}"
+    ds = results.copy()
+    ds["gallery_density"] = ds["gallery_density"].where(ds["budget"] != 4096)
+    assert names(posterior_gallery(ds, "slcp", figure=Figure()).get_xticklabels()) == ["1,024", "exact"]
+    ds["gallery_density"] = ds["gallery_density"].where(ds["method"] != "npe")
+    assert "not\ncomputed" in texts(posterior_gallery(ds, "slcp", figure=Figure()))
 
 
-def test_a_flat_density_has_no_line_around_it() -> None:
+def one_density(results, density):
+    """The gallery of one density with shape (20, 20), from -3 to 3."""
+    ds = results.isel(task=[0], method=[0], budget=[0]).drop_vars(["gallery_density", "gallery_exact"])
+    ds["gallery_density"] = (("task", "method", "budget", "grid_0", "grid_1"), density[None, None, None])
+    ds["gallery_theta"] = ds["gallery_theta"].copy(data=[[2.0, -2.0]])
+    return posterior_gallery(ds, "slcp", figure=Figure())
+
+
+def test_a_flat_density_has_no_line_around_it(results) -> None:
     bumps = np.sin(np.linspace(0, 9, 20))
     for height, lines in ((0.05, 0), (0.5, 1)):
-        ax = panels.gallery_panel(Figure().subplots(), 1 + height * np.outer(bumps, bumps), (-1, -1), (1, 1), (0, 0))
-        assert len(ax.collections) == lines
+        assert len(one_density(results, 1 + height * np.outer(bumps, bumps)).collections) == lines
 
 
-def test_gallery_density_is_upright() -> None:
-    """A mass at (high θ₁, low θ₂) is drawn at the right and at the bottom."""
+def test_gallery_density_is_upright(results) -> None:
+    """A mass at (high θ₁, low θ₂) is drawn at the right and at the bottom, and so are its contour and the truth."""
     density = np.zeros((20, 20))
-    density[16:19, 1:4] = 1
-    figure = Figure(figsize=(2, 2), dpi=100)
-    ax = figure.add_axes((0, 0, 1, 1))
-    panels.gallery_panel(ax, density, (-3, -3), (3, 3), (-2, 2))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    blue = np.asarray(Image.open(buffer).convert("RGB")).astype(float)
-    ink = blue[..., 2] - blue[..., 0]
-    rows, columns = np.nonzero(ink > 60)
-    assert columns.mean() > 150 and rows.mean() > 150
+    density[15:19, 1:5] = 1
+    density[16:18, 2:4] = 5
+    ax = one_density(results, density)
+    corner = np.array([0.7, 0.7]) * TILE  # y goes downwards
+    assert (ax.lines[0].get_xydata()[0] > corner).all()
+    (contour,) = (path.vertices for c in ax.collections for path in c.get_paths())
+    assert (contour.min(0) > corner - 0.05).all()
+    picture = np.asarray(ax.images[0].get_array())
+    rows, columns = np.nonzero(picture > 0.1)
+    assert min(rows) > 0.7 * picture.shape[0] * TILE - 1 and min(columns) > 0.7 * picture.shape[1] * TILE - 1
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
 
 
 def test_missing_cells_missing_variables_and_one_of_everything() -> None:
@@ -230,7 +246,8 @@ def test_missing_cells_missing_variables_and_one_of_everything() -> None:
 
 def test_methods_are_told_apart_without_colour() -> None:
     """Within one hue, line and marker differ; versions of a method differ in shade and marker."""
-    looks = method_looks([*NATURE, "bnre[strength=1]", "bnre[strength=10]", "mine", "yours"])
+    names = [*NATURE, "bnre[strength=1]", "bnre[strength=10]", "mine", "yours"]
+    looks = method_looks(labels_of(xr.Dataset(coords={"method": names})).methods)
     seen = {(look.colour, str(look.line), look.marker, look.filled) for look in looks.values()}
     assert len(seen) == len(looks)
     by_hue: dict[str, set[tuple[str, str]]] = {}
@@ -238,6 +255,29 @@ def test_methods_are_told_apart_without_colour() -> None:
         mark = (str(looks[name].line), looks[name].marker)
         assert mark not in by_hue.setdefault(looks[name].colour, set())
         by_hue[looks[name].colour].add(mark)
+
+
+def test_a_look_follows_from_what_the_results_say_of_a_method() -> None:
+    stored = {
+        "method_label": ["Banana", "Apple", "Apple"],
+        "method_network": ["flow", "classifier", "classifier"],
+        "method_loss": ["npe", "nre", "nre"],
+        "method_balance": ["none", "chi2", "chi2"],
+        "method_start": ["random"] * 3,
+    }
+    ds = xr.Dataset({n: ("method", v) for n, v in stored.items()}, {"method": ["banana", "a[strength=1]", "a"]})
+    rows = labels_of(ds).methods
+    assert [row.label for row in rows.values()] == ["Banana", "Apple (strength 1)", "Apple"]
+    looks, paper = list(method_looks(rows).values()), method_looks(METHODS)
+    assert looks[0] == paper["npe"] and looks[1] == paper["bnre"]  # not balanced, although it starts with b
+    assert looks[2].marker != looks[1].marker
+
+
+def test_the_table_of_methods_is_that_of_the_package() -> None:
+    import equipoise
+
+    ours = {n: (m.network, m.loss, m.balance, m.start) for n, m in equipoise.METHODS.items()}
+    assert {n: tuple(row[1:]) for n, row in METHODS.items()} == ours
 
 
 def test_report_needs_neither_torch_nor_dask() -> None:
@@ -251,17 +291,9 @@ def test_a_narrow_panel_names_fewer_budgets_and_keeps_every_tick() -> None:
     named = {}
     for width in (1.6, 6.0):
         ax = Figure(figsize=(width, 2)).subplots()
-        panels.against_budget(ax, ds, "slcp", "balancing_error")
+        panels.line_panel(ds, "slcp", "balancing_error", ax=ax)
         assert len(ax.get_xticks()) == len(budgets)
         named[width] = [t for t in ax.xaxis.get_major_formatter().seq if t]
     assert len(named[6.0]) == len(budgets)
     assert 2 <= len(named[1.6]) <= 5
     assert named[1.6][0] == named[6.0][0]
-
-
-def test_gallery_leaves_out_budgets_that_nothing_was_computed_for() -> None:
-    ds = synthetic_results(tasks=("slcp",), methods=("npe", "bnre"), runs=1, pairs=50)
-    budgets = [int(b) for b in ds["budget"].values]
-    ds["gallery_density"] = ds["gallery_density"].where(ds["budget"] != budgets[-1])
-    shown = [ax.get_title() for ax in gallery(ds, "slcp").axes if ax.get_title()]
-    assert shown == [f"{b:,} simulations" for b in budgets[:-1]] + ["exact"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from html.parser import HTMLParser
@@ -12,9 +11,8 @@ import pytest
 import xarray as xr
 from report_results import NATURE, synthetic_results
 
-from equipoise.report import write_report
-from equipoise.report.curves import NONE, SCALE, curves
-from equipoise.report.results import open_results, settings_of, signed
+from equipoise.plots.settings import settings_of, signed
+from equipoise.report import open_results, write_report
 
 CELL = ("task", "method", "budget")
 
@@ -169,7 +167,7 @@ def test_configuration_versions_and_command_are_there(results: xr.Dataset, page:
     for word in (
         "equipoise run --grid grids/demo.toml --out demo",
         "2.13.0",
-        "3 min 3 s",
+        "3:03 min",
         "31 January 2025, 12:00 UTC",
         "500 pairs",
         "a mixture of 2 networks",
@@ -179,35 +177,33 @@ def test_configuration_versions_and_command_are_there(results: xr.Dataset, page:
         assert word in page.text, word
 
 
-def unpacked(text: str) -> np.ndarray:
-    whole = np.frombuffer(base64.b64decode(text), "<u2")
-    return np.where(whole == NONE, np.nan, whole / SCALE)
+def test_table_of_coverage_equals_the_results(results: xr.Dataset, page: Page) -> None:
+    head, *rows = page.rows["coverage-table"]
+    judged = [s for s in settings_of(open_results(results)) if s.runs]
+    assert [name for _, name in head][4:] == [f"at level {u}" for u in (0.5, 0.8, 0.9, 0.95, 0.99)]
+    assert len(rows) == len(judged)
+    for row, s in zip(rows, judged, strict=True):
+        one = results["coverage"].sel({"task": s.task, "method": s.method, "budget": s.budget})
+        for (value, shown), level in zip(row[4:], (0.5, 0.8, 0.9, 0.95, 0.99), strict=True):
+            runs = one.sel(level=level, method="nearest").dropna("run").values
+            assert float(value) == np.median(runs)
+            assert f"[{runs.min():.3f}, {runs.max():.3f}]" in shown or runs.min() == runs.max()
 
 
-@pytest.mark.parametrize("same_pairs", [True, False])
-def test_curves_survive_the_journey(results: xr.Dataset, same_pairs: bool) -> None:
-    """The bands of one number of pairs travel as a table over coverage, others as curves of their own."""
-    ds = results.copy()
-    if not same_pairs:
-        ds["coverage_lower"] = ds["coverage_lower"] * xr.DataArray([1, 0.9, 0.8], dims="run")
-    data = curves(ds)
-    assert ("band" in data) is same_pairs
-    coverage = unpacked(data["coverage"])
-    np.testing.assert_allclose(coverage, ds["coverage"].values.ravel(), atol=1e-12)  # shares of 500 pairs are exact
-    if same_pairs:
-        table = dict(zip(unpacked(data["band"]["at"]), unpacked(data["band"]["lower"]), strict=True))
-        low = np.array([table.get(c, np.nan) for c in coverage])
-    else:
-        low = unpacked(data["lower"])
-    np.testing.assert_allclose(low, ds["coverage_lower"].values.ravel(), atol=0.5 / SCALE + 1e-12)
-    assert data["levels"] == [round(v, 6) for v in ds["level"].values]
+def test_one_run_shows_its_band(tmp_path) -> None:
+    ds = synthetic_results(methods=("npe",), budgets=(1024,), runs=1, pairs=200, epochs=10)
+    page = Page(write_report(ds, tmp_path / "r.html").read_text(encoding="utf-8"))
+    low, high = (float(ds[f"coverage_{end}"].sel(level=0.9, method="nearest").squeeze()) for end in ("lower", "upper"))
+    assert f"[{low:.3f}, {high:.3f}]" in page.rows["coverage-table"][1][6][1]
 
 
-def test_a_very_large_grid_keeps_the_levels_people_read(monkeypatch: pytest.MonkeyPatch, results: xr.Dataset) -> None:
-    monkeypatch.setattr("equipoise.report.curves.MOST_POINTS", 500)
-    kept = curves(results)["levels"]
-    assert len(kept) < 40
-    assert {0.0, 0.05, 0.5, 0.9, 0.95, 1.0} <= set(kept)
+def test_a_large_grid_stays_small(monkeypatch: pytest.MonkeyPatch, results: xr.Dataset, tmp_path) -> None:
+    """Of many panels the page shows coverage by method; the tables have everything."""
+    monkeypatch.setattr("equipoise.report.page_figures.MOST_PANELS", 10)
+    monkeypatch.setattr("equipoise.report.page_figures.MOST_POINTS", 500)
+    text = write_report(results, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'class="panel view-method' in text and 'class="panel view-budget' not in text
+    assert "equipoise figures" in text and len(Page(text).rows["verdict-table"]) == 17
 
 
 def test_what_people_type_cannot_break_out(results: xr.Dataset, tmp_path) -> None:
@@ -237,7 +233,7 @@ def test_small_grids_have_no_empty_sections(grid, tmp_path) -> None:
         grid.get("tasks") != ("spatial_sir",)
     )
     if grid.get("protocol") == "released":
-        assert "BNPE Init" in page.text and "BRNPE" not in page.text
+        assert "BRNPE Init (paper: BNPE Init)" in page.text
 
 
 def test_bare_results_still_make_a_page(results: xr.Dataset, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""One posterior: figures of what `equipoise.diagnose` returns."""
+"""Figures of what `equipoise.diagnose` returns for one posterior."""
 
 from __future__ import annotations
 
@@ -11,19 +11,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from .style import (
-    CYCLE,
-    GREY,
-    INK,
-    LIGHT,
-    VERDICTS,
-    axes_or_new,
-    known,
-    legend_beside,
-    legend_with_room,
-    one_each,
-    p_text,
-)
+from .legends import axes_or_new, known, legend_beside, legend_with_room, one_each, p_text
+from .style import CYCLE, GREY, INK, RULE, VERDICTS
 
 
 def coverage(
@@ -43,7 +32,7 @@ def coverage(
         ax: where; None for a new figure.
         difference: draw coverage minus level, which shows small departures.
         pointwise: draw the interval of each level as well.
-        labels: names for the legend, one a member drawn.
+        labels: names for the legend, one per member drawn.
     """
     chosen = _chosen(ds, member)
     one_each("labels", labels, len(chosen), f"of the members {', '.join(chosen)}")
@@ -58,7 +47,7 @@ def coverage(
     for i, name in enumerate(chosen):
         one = ds.sel(member=name)
         verdict = str(one["verdict"].values)
-        colour = VERDICTS[verdict] if len(chosen) == 1 else CYCLE[i % len(CYCLE)]
+        colour = VERDICTS[verdict].ink if len(chosen) == 1 else CYCLE[i % len(CYCLE)]
         ax.fill_between(
             level, one["coverage_lower"] - base, one["coverage_upper"] - base, color=colour, alpha=0.2, lw=0
         )
@@ -93,7 +82,7 @@ def _chosen(ds: xr.Dataset, member: str | int | Sequence[str | int] | None) -> l
 def sbc(
     ds: xr.Dataset, member: str | int | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
 ) -> Axes:
-    """SBC: the share of ranks up to each level, minus the level, a line a parameter, and the 95% band of uniform ranks.
+    """SBC: the share of ranks up to each level minus the level, one line per parameter, and the band of uniform ranks.
 
     Arguments:
         ds: from `diagnose`.
@@ -170,5 +159,5 @@ def _uniform_band(ax: Axes, ds: xr.Dataset) -> None:
     level = ds["level"]
     low, high = ds["calibration_lower"] - level, ds["calibration_upper"] - level
     text = None if "95% band" in ax.get_legend_handles_labels()[1] else "95% band"
-    ax.fill_between(level, low, high, color=LIGHT, alpha=0.8, lw=0, label=text, zorder=0)
+    ax.fill_between(level, low, high, color=RULE, alpha=0.8, lw=0, label=text, zorder=0)
     ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)

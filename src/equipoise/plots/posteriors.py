@@ -15,7 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 from scipy.stats import chi2
 
-from .style import CYCLE, INK, Array, axes_or_new, darker, legend, one_each, star
+from .legends import axes_or_new, legend, one_each, star
+from .style import CYCLE, INK, darker
+
+Array = NDArray[np.float64]
 
 #: A flat density is this many times paler than the darkest shade.
 FLAT = 5
@@ -34,7 +37,7 @@ def posterior_1d(
 ) -> Axes:
     """A posterior of one parameter, with its highest-density regions shaded.
 
-    Samples that cannot be told from uniform ones are shaded all over: regions of theirs would be regions of noise.
+    Samples that are indistinguishable from uniform ones are shaded all over: their regions would be noise.
 
     Arguments:
         x: a grid with shape `(n,)`; or, without `density`, samples with shape `(n,)`.
@@ -53,7 +56,7 @@ def posterior_1d(
         x, density = np.asarray(x, float), np.asarray(density, float)
         flat = _level(density)
     density = np.asarray(density / np.abs(np.trapezoid(density, x)), float)
-    for threshold in [0.0] * len(levels) if flat else _hpd_thresholds(density, _widths(x), levels):
+    for threshold in [0.0] * len(levels) if flat else hpd_thresholds(density, _widths(x), levels):
         ax.fill_between(x, density, where=density >= threshold, color=colour, alpha=0.22, lw=0)
     ax.plot(x, density, color=colour, lw=1.6, label=label)
     if truth is not None:
@@ -76,7 +79,7 @@ def posterior_2d(
 ) -> Axes:
     """A posterior of two parameters: its density, the contours of its highest-density regions, and the true θ.
 
-    Samples that cannot be told from uniform ones have no contours, which would be contours of noise, and one shade.
+    Samples that are indistinguishable from uniform ones have one shade and no contours, which would be of noise.
 
     Arguments:
         x, y: the axes of a grid with shapes `(n,)` and `(m,)`; or, without `density`, samples with shape `(n,)` each.
@@ -102,7 +105,7 @@ def posterior_2d(
     darkest = max(density.max(), FLAT * np.average(density, weights=area))
     ax.pcolormesh(x, y, density.T, cmap=shades, vmin=0, vmax=darkest, shading="auto", rasterized=True)
     # Two levels may share a threshold on a coarse grid; contours need increasing ones.
-    thresholds = np.unique(_hpd_thresholds(density, area, levels))
+    thresholds = np.unique(hpd_thresholds(density, area, levels))
     thresholds = thresholds[(thresholds > density.min()) & (thresholds < density.max())]
     if len(thresholds):
         widths = np.linspace(0.6, 1.2, len(thresholds))
@@ -189,7 +192,7 @@ def _widths(axis: Array) -> Array:
     return np.abs(np.gradient(axis))
 
 
-def _hpd_thresholds(density: Array, size: Array, levels: Sequence[float]) -> Array:
+def hpd_thresholds(density: Array, size: Array, levels: Sequence[float]) -> Array:
     """The densities above which a grid holds each level of its mass, its points standing for cells of these sizes."""
     order = np.argsort(density, axis=None)[::-1]
     mass = np.cumsum((density * size).ravel()[order])

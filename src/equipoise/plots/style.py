@@ -1,132 +1,164 @@
-"""Colours and small things that all figures share."""
+"""How results look: one colour, line and marker per method, one shade per budget, one colour per verdict.
+
+Methods that share a network and a loss share a hue (Okabe and Ito's, darkened where thin lines need it). Dashed lines
+are not balanced, solid ones are, dash-dotted ones start at the prior. Budgets go along viridis, the largest darkest.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+__all__ = ["CYCLE", "PRINT", "VERDICTS", "Look", "VerdictStyle", "budget_looks", "families", "method_looks", "printed"]
 
-from collections.abc import Sequence, Sized
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import SubFigure
-from matplotlib.transforms import Bbox
-from numpy.typing import NDArray
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.markers import MarkerStyle
 
-Array = NDArray[np.float64]
+from .labels import MethodRow
+from .settings import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY
 
-INK, GREY, LIGHT = "#1a1d21", "#6b7178", "#d9dde1"
-#: Okabe and Ito's colours, which colour-blind readers tell apart; the yellow is left out, it vanishes on white.
+INK, PAPER, GREY, RULE = "#1a1d21", "#ffffff", "#565c64", "#d9dde1"
+#: The hue of a density, and of the contour around its 95% region.
+DENSITY, CONTOUR = "#2a7fbf", "#12588d"
+#: For members and parameters: Okabe and Ito's colours without the yellow, which vanishes on white.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-#: Green for certified, red for overconfident, grey for not known yet.
-VERDICTS = {"overconfident": "#C4452B", "certified conservative": "#00876C", "inconclusive": GREY}
-MARKERS = "osD^vP*X"
+DASHED = (0, (4, 2))
 
 
-def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is None:
-        _, ax = plt.subplots(figsize=size, layout="constrained")
-    assert ax is not None
-    quiet_spines(ax)
-    return ax
+class VerdictStyle(NamedTuple):
+    symbol: str  # triangles point to where the curve lies
+    css: str
+    ink: str
+    tint: str
 
 
-def quiet_spines(ax: Axes) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        ax.spines[side].set_color(GREY)
-    ax.tick_params(color=GREY)
+VERDICTS = {
+    OVERCONFIDENT: VerdictStyle("▼", "over", "#9c3900", "#fce9dd"),
+    PARTLY: VerdictStyle("▽", "part", "#9c3900", "#fdf4ec"),
+    CERTIFIED: VerdictStyle("▲", "safe", "#00558c", "#e1eff9"),
+    INCONCLUSIVE: VerdictStyle("◇", "open", "#4f555d", "#eef0f2"),
+    MISSING: VerdictStyle("–", "gone", GREY, PAPER),
+}
+
+#: matplotlib's settings for print: type of 7 points and more, and text as text in PDF and SVG.
+PRINT: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7.5,
+    "figure.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.3,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
+
+#: Hues by network and loss; those from the fifth on are for methods beyond the paper's.
+HUES = ("#0072b2", "#00795a", "#c25200", "#9c3f86", "#7a6a00", "#4f6d7a", "#8c2d19")
+FAMILIES = {("classifier", "nre"): 0, ("classifier", "nre_c"): 1, ("flow", "npe"): 2, ("flow", "nre"): 3}
+UNBALANCED, BALANCED, FROM_PRIOR = (0, (4, 1.6)), "-", (0, (6, 1.5, 1.2, 1.5))
+SVG_DASH = {"-": "none", str(UNBALANCED): "6 3", str(FROM_PRIOR): "9 3 2 3"}
+#: Markers of the versions of a method, such as other strengths.
+VERSIONS = "v^<>phXP"
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def legend(ax: Axes, **options: Any) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize="small", handlelength=1.5, facecolor="white", edgecolor="none", framealpha=0.75, **options)
+def printed(draw: Callable[P, R]) -> Callable[P, R]:
+    """Draw with the `PRINT` settings."""
+
+    @functools.wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with mpl.rc_context(PRINT):
+            return draw(*args, **kwargs)
+
+    return wrapped
 
 
-def legend_with_room(ax: Axes) -> None:
-    """A legend in as few rows as fit, with the y-axis carried on behind it so that it covers nothing.
+@dataclass(frozen=True)
+class Look:
+    """Colour, line and marker of a curve."""
 
-    Limits that were set before are let go: the room is measured from all that is drawn.
+    colour: str
+    line: Any = "-"
+    marker: str = "o"
+    filled: bool = True
+
+    @property
+    def svg_dash(self) -> str:
+        return SVG_DASH.get(str(self.line), "none")
+
+    @property
+    def svg_marker(self) -> str:
+        """The outline of the marker in an HTML legend, 6.4 wide around (13, 5)."""
+        style = MarkerStyle(self.marker)
+        outline: Any = style.get_path().transformed(style.get_transform()).to_polygons()[0]
+        return "M" + "L".join(f"{13 + 6.4 * x:.1f},{5 - 6.4 * y:.1f}" for x, y in outline) + "Z"
+
+    @property
+    def marking(self) -> dict[str, Any]:
+        face = self.colour if self.filled else PAPER
+        return {"marker": self.marker, "markerfacecolor": face, "markeredgecolor": self.colour}
+
+
+def method_looks(rows: Mapping[str, MethodRow]) -> dict[str, Look]:
+    """The look of each method, from its network, loss, balance term and start.
+
+    Methods that agree in all of these, such as two strengths, share a hue in paler shades with different markers.
     """
-    _lay_out(ax)
-    entries = len(ax.get_legend_handles_labels()[0])
-    width, height = ax.get_window_extent().size
-    for columns in range(min(entries, 4), 0, -1):
-        legend(ax, loc="upper left", ncols=columns, columnspacing=1, borderaxespad=0.2)
-        made = ax.get_legend()
-        assert made is not None
-        box = made.get_window_extent()
-        if box.width <= width:
-            break
-    ax.autoscale(axis="y")
-    low, high = ax.get_ylim()
-    # A layout that is made later, or a title, may leave the axes a tenth less high.
-    share = min(1.1 * box.height / height, 0.6)
-    ax.set_ylim(low, low + (high - low) / (1 - share))
+    looks: dict[str, Look] = {}
+    versions: dict[Any, int] = {}
+    for name, row in rows.items():
+        hue = FAMILIES.get((row.network, row.loss), 4)
+        from_prior, balanced = row.start.startswith("prior"), row.balance != "none"
+        kind = (hue, from_prior, balanced) if hue < 4 else hue
+        version = versions[kind] = versions.get(kind, -1) + 1
+        line = FROM_PRIOR if from_prior else BALANCED if balanced else UNBALANCED
+        marker = VERSIONS[(version - 1) % 8] if version else "D" if from_prior else "o" if balanced else "s"
+        colour = _paler(HUES[hue], version) if hue < 4 else _paler(HUES[4 + version % 3], version // 3)
+        looks[name] = Look(colour, line, marker, balanced or from_prior)
+    return looks
 
 
-def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
-    """A legend at the first of some places where it covers nothing, its entries in two lines if need be.
-
-    Else above, or, where a title is, at the first place all the same.
-    """
-    _lay_out(ax)
-    for wrapped in (False, True):
-        for place in places:
-            legend(ax, **place)
-            made = ax.get_legend()
-            if made is None:
-                return
-            for text in made.get_texts() if wrapped else ():
-                text.set_text(text.get_text().replace(": ", ":\n"))
-            if not _covers_something(ax, made.get_window_extent().padded(2)):
-                return
-    if ax.get_title():
-        legend(ax, **places[0])
-        return
-    width = ax.get_window_extent().width
-    for columns in (2, 1) if len(ax.get_legend_handles_labels()[0]) > 3 else (1,):
-        legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
-        made = ax.get_legend()
-        if made is not None and made.get_window_extent().width <= width:  # a wider one would push the axes together
-            return
+def families(rows: Mapping[str, MethodRow]) -> list[list[str]]:
+    """Methods grouped by network and loss; methods beyond the paper's are one more group."""
+    together: dict[int, list[str]] = {}
+    for name, row in rows.items():
+        together.setdefault(FAMILIES.get((row.network, row.loss), 4), []).append(name)
+    return list(together.values())
 
 
-def _lay_out(ax: Axes) -> None:
-    """Give the axes the size that they are going to have, or nearly."""
-    figure = ax.figure
-    while isinstance(figure, SubFigure):
-        figure = figure.figure
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    ax.apply_aspect()
+def cycle_look(i: int) -> Look:
+    """The i-th of things that are no methods: filled while colours last, then hollow."""
+    return Look(CYCLE[i % len(CYCLE)], "-", "o", i < len(CYCLE))
 
 
-def _covers_something(ax: Axes, box: Bbox) -> bool:
-    """Whether a line, or the edge of a band, runs through a box in display coordinates."""
-    drawn = [(line, [line.get_path()]) for line in ax.get_lines()] + [(c, c.get_paths()) for c in ax.collections]
-    return any(
-        path.transformed(artist.get_transform()).intersects_bbox(box, filled=False)
-        for artist, paths in drawn
-        for path in paths
-    )
-
-
-def one_each(what: str, given: Sized | None, wanted: int, of: str) -> None:
-    """Refuses names, labels and the like that are not one for each thing they belong to."""
-    if given is not None and len(given) != wanted:
-        raise ValueError(f"{what} should have {wanted} entries, one for each {of}, got {len(given)}")
-
-
-def known(what: str, asked: Sequence[str], there: Sequence[str]) -> None:
-    """Refuses names that the results do not have, and says which they have."""
-    strange = [name for name in asked if name not in there]
-    if strange:
-        raise ValueError(f"there is no {what} {strange[0]!r}; there is {', '.join(map(repr, there))}")
+def budget_looks(budgets: Sequence[int]) -> dict[int, Look]:
+    """The look of each budget, the largest darkest."""
+    ordered = sorted(budgets)
+    share = np.linspace(0, 1, len(ordered)) if len(ordered) > 1 else [0.8]
+    return {b: Look(to_hex(mpl.colormaps["viridis"](0.7 * (1 - share[ordered.index(b)])))) for b in budgets}
 
 
 def darker(colour: str) -> tuple[float, float, float]:
@@ -134,14 +166,7 @@ def darker(colour: str) -> tuple[float, float, float]:
     return 0.45 * r, 0.45 * g, 0.45 * b
 
 
-def budget_text(budget: Any) -> str:
-    value = int(budget)
-    return f"2$^{{{value.bit_length() - 1}}}$" if value & (value - 1) == 0 and value > 1 else f"{value:,}"
-
-
-def p_text(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
-
-
-def star(ax: Axes, x: float, y: float) -> None:
-    ax.plot(x, y, marker="*", ms=10, color=INK, mec="white", mew=0.8, ls="", zorder=5)
+def _paler(colour: str, steps: int) -> str:
+    share = 0.75 ** min(steps, 4)
+    red, green, blue = (1 - share * (1 - c) for c in to_rgb(colour))
+    return to_hex((red, green, blue))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["alone", "moment", "p_value", "range_text", "seconds", "spelled", "unbroken"]
+__all__ = ["alone", "file_name", "moment", "p_value", "range_text", "spelled", "unbroken"]
 
 import re
 from datetime import datetime
@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 from markupsafe import Markup, escape
 
-from .results import MISSING, Range, Setting, signed
+from equipoise.plots.settings import MISSING, Range, Setting, signed
 
 
 def range_text(values: Range, digits: int = 3, plus: bool = True, error: float = np.nan) -> Markup:
@@ -47,19 +47,6 @@ def p_value(values: Range) -> Markup:
     if show(values.low) == show(values.high):
         return Markup(show(values.median))
     return Markup(show(values.median) + f"<small>[{show(values.low)}, {show(values.high)}]</small>")
-
-
-def seconds(value: float) -> str:
-    """
-    Example:
-        >>> seconds(3.21), seconds(183.4), seconds(7500)
-        ('3.2 s', '3 min 3 s', '2 h 5 min')
-    """
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, seconds = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
 def unbroken(text: str) -> Markup:
@@ -108,3 +95,13 @@ def alone(s: Setting) -> str:
     }
     some = [f"{n} more {word}" for word, n in lost.items() if n > 0]
     return ", ".join(some) + " before Holm" if some else ""
+
+
+def file_name(label: str) -> str:
+    """A label as part of a file name.
+
+    Example:
+        >>> file_name("lotka_volterra[steps=1001]")
+        'lotka_volterra_steps_1001'
+    """
+    return re.sub(r"\W+", "_", label).strip("_")

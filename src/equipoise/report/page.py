@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
-from equipoise.support.words import FEW_PAIRS, STAYS, roughly
+from equipoise.plots.labels import labels_of
+from equipoise.plots.panels import coverage_over_runs
+from equipoise.plots.settings import MISSING, PARTLY, Range, Setting, settings_of, short_verdict, signed
+from equipoise.plots.style import VERDICTS, budget_looks, method_looks
+from equipoise.support.files import write_text
+from equipoise.support.words import FEW_PAIRS, STAYS, duration, roughly
 
-from .curves import curves
-from .drawings import draw_all
-from .formats import alone, moment, p_value, range_text, seconds, spelled, unbroken
-from .layout import axes_of
-from .panels import short_verdict
-from .results import MISSING, PARTLY, Range, open_results, settings_of, signed
-from .style import VERDICTS, budget_looks, method_looks, theme
-from .words import headline
+from .formats import alone, moment, p_value, range_text, spelled, unbroken
+from .opening import open_results
+from .page_figures import MOST_POINTS, draw_all
+from .sentences import headline
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: The levels of the table of coverage.
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 def write_report(results: xr.Dataset | str | Path, out_html: str | Path, progress: bool | None = None) -> Path:
@@ -40,14 +42,12 @@ def write_report(results: xr.Dataset | str | Path, out_html: str | Path, progres
     """
     ds = open_results(results)
     out = Path(out_html)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(_render(ds, progress), encoding="utf-8")
+    write_text(out, _render(ds, progress), durable=False)
     return out
 
 
 def _render(ds: xr.Dataset, progress: bool | None) -> str:
-    labels, tasks, methods, budgets = axes_of(ds)
-    settings, colours = settings_of(ds), theme(methods, budgets)
+    labels, settings = labels_of(ds), settings_of(ds)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -65,33 +65,36 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
         spelled=spelled,
         alone=alone,
         short=short_verdict,
-        symbol=lambda state: VERDICTS[state][0],
-        css=lambda state: VERDICTS[state][1],
+        symbol=lambda state: VERDICTS[state].symbol,
+        css=lambda state: VERDICTS[state].css,
     )
     return environment.get_template("report.html.j2").render(
-        title=f"Coverage report: {', '.join(map(labels.task, tasks))}",
+        title=f"Coverage report: {', '.join(labels.tasks.values())}",
         ds=ds,
         labels=labels,
-        tasks=tasks,
-        methods=methods,
-        budgets=budgets,
-        runs=[int(r) for r in ds["run"].values],
+        tasks=list(labels.tasks),
+        methods=list(labels.methods),
+        budgets=labels.budgets,
+        method_items=[(name, row.label) for name, row in labels.methods.items()],
+        budget_items=[(b, labels.budget(b)) for b in labels.budgets],
+        runs=ds.sizes["run"],
         members=int(ds.sizes.get("member", 1)),
         pairs=int(ds["pairs"]) if "pairs" in ds else None,
         few_pairs=FEW_PAIRS,
         stays=STAYS,
-        method_looks=method_looks(methods),
-        budget_looks=budget_looks(budgets),
+        method_looks=method_looks(labels.methods),
+        budget_looks=budget_looks(labels.budgets),
         headline=headline(ds),
         settings=settings,
+        setting_at={(s.task, s.method, s.budget): s for s in settings},
+        levels=LEVELS,
+        most_points=MOST_POINTS,
+        coverage_at=_coverage_at(ds, settings),
         PARTLY=PARTLY,
         MISSING=MISSING,
         information=any(s.information.known for s in settings),
-        mixtures=_mixtures(ds),
-        drawn=draw_all(ds, {light: name for name, light, _ in colours}, progress),
-        data=Markup(json.dumps(curves(ds), separators=(",", ":")).replace("<", "\\u003c")),
-        css=Markup(environment.get_template("report.css").render(colours=colours)),
-        js=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        mixtures=_mixtures(ds, settings),
+        drawn=draw_all(ds, progress),
         config=_config(ds),
         versions=_versions(ds),
         notes=[line for line in str(ds.attrs.get("notes", "")).splitlines() if line.strip()],
@@ -100,12 +103,24 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
     )
 
 
-def _mixtures(ds: xr.Dataset) -> list[dict[str, Any]]:
-    """Single networks beside their mixture, one row a setting; none where a run is one network."""
+def _coverage_at(ds: xr.Dataset, settings: list[Setting]) -> dict[Setting, list[Range]]:
+    """The coverage at each of `LEVELS`: median and range over runs, or the band of a single run."""
+    at = [int(np.abs(ds["level"].values - level).argmin()) for level in LEVELS]
+    names = [n for n in ("coverage", "coverage_lower", "coverage_upper") if n in ds]
+    curves = {n: ds[n].isel(level=at).values.reshape(len(settings), ds.sizes["run"], -1) for n in names}
+    found = {}
+    for i, s in enumerate(settings):
+        low, middle, high = coverage_over_runs({n: values[i] for n, values in curves.items()})
+        found[s] = [Range(*map(float, ends)) for ends in zip(middle, low, high, strict=True)]
+    return found
+
+
+def _mixtures(ds: xr.Dataset, settings: list[Setting]) -> list[dict[str, Any]]:
+    """Single networks beside their mixture, one row per setting; none where a run is one network."""
     if ds.sizes.get("member", 1) < 2 or "member_coverage_auc" not in ds:
         return []
-    rows = []
-    for s in settings_of(ds):
+    ds, rows = ds[[n for n in ds.data_vars if str(n).startswith("member_")]], []
+    for s in settings:
         at = ds.sel({"task": s.task, "method": s.method, "budget": s.budget})
         single = {
             name: Range.of(at[f"member_{name}"].values)
@@ -129,7 +144,7 @@ def _mixtures(ds: xr.Dataset) -> list[dict[str, Any]]:
 
 
 def _config(ds: xr.Dataset) -> str:
-    """The configuration, a line for each of its keys."""
+    """The configuration, one line per key."""
     text = str(ds.attrs.get("config", ""))
     try:
         config = json.loads(text)
@@ -153,10 +168,10 @@ def _versions(ds: xr.Dataset) -> list[tuple[str, str]]:
     found = [(label, str(ds.attrs[name])) for name, label in names.items() if str(ds.attrs.get(name, ""))]
     found = [(label, moment(value) if label == "Created" else value) for label, value in found]
     if "wall_seconds" in ds.attrs:
-        found.append(("Time of the whole run", seconds(float(ds.attrs["wall_seconds"]))))
+        found.append(("Time of the whole run", duration(float(ds.attrs["wall_seconds"]))))
     # Cells that share a training each carry all of it: where there is a ledger, that is what adds up.
     name = "ledger_train_seconds" if "ledger_train_seconds" in ds else "train_seconds"
     if name in ds:
         spent = float(np.nansum(np.asarray(ds[name].values, float)))
-        found.append(("Training, all of it together", seconds(spent)))
+        found.append(("Training, all of it together", duration(spent)))
     return found

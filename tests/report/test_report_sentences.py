@@ -7,8 +7,9 @@ import pytest
 import xarray as xr
 from report_results import synthetic_results
 
-from equipoise.report.results import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT, PARTLY, open_results, settings_of
-from equipoise.report.words import headline
+from equipoise.plots.settings import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT, PARTLY, settings_of
+from equipoise.report import open_results
+from equipoise.report.sentences import headline
 
 OVER, SAFE, OPEN = OVERCONFIDENT, CERTIFIED, INCONCLUSIVE
 
@@ -120,7 +121,7 @@ def test_released_results_have_the_names_of_the_figures() -> None:
     ds = judged([[[[OVER]], [[OVER]]]], ["slcp"], ["brnpe", "brnpe_init"], [1024])
     assert headline(ds).lead == "BRNPE and BRNPE Init are overconfident on SLCP."
     ds.attrs["protocol"] = "released"
-    assert headline(ds).lead == "BNPE and BNPE Init are overconfident on SLCP."
+    assert headline(ds).lead == ("BRNPE (paper: BNPE) and BRNPE Init (paper: BNPE Init) are overconfident on SLCP.")
 
 
 def test_settings_are_medians_and_ranges_over_the_runs_that_are_there() -> None:

@@ -1,4 +1,4 @@
-"""Results as the figures and the page see them: opened, checked, named as in the paper, and summed up over runs.
+"""Results summed up over runs, as the figures and the page show them.
 
 A *setting* is a method at a task and a budget; its *runs* differ in simulations and weights alone. What is said of a
 setting is the median of its runs and their range, and how many of them have which verdict.
@@ -12,17 +12,15 @@ __all__ = [
     "MISSING",
     "OVERCONFIDENT",
     "PARTLY",
-    "Labels",
     "Range",
     "Setting",
-    "open_results",
     "settings_of",
+    "short_verdict",
     "signed",
 ]
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ CERTIFIED = "certified conservative"
 INCONCLUSIVE = "inconclusive"
 MISSING = "missing"
 
-#: What is taken over runs.
+#: The numbers that are summed up over runs.
 NUMBERS = (
     "coverage_auc",
     "coverage_auc_se",
@@ -48,100 +46,6 @@ NUMBERS = (
     "diverged_members",
 )
 CELL = ("task", "method", "budget", "run")
-METHODS = {
-    "nre": "NRE",
-    "bnre": "BNRE",
-    "nre_c": "NRE-C",
-    "bnre_c": "BNRE-C",
-    "npe": "NPE",
-    "bnpe": "BNPE",
-    "rnpe": "RNPE",
-    "brnpe": "BRNPE",
-    "bnpe_init": "BNPE Init",
-    "brnpe_init": "BRNPE Init",
-}
-#: The figures of the paper call the ratio-trained flows so; the text's methods then need another name beside them.
-RELEASED = {"brnpe": "BNPE", "brnpe_init": "BNPE Init", "bnpe": "BNPE (text)", "bnpe_init": "BNPE Init (text)"}
-TASKS = {
-    "slcp": "SLCP",
-    "weinberg": "Weinberg",
-    "spatial_sir": "Spatial SIR",
-    "lotka_volterra": "Lotka-Volterra",
-    "two_moons": "Two Moons",
-}
-
-
-def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
-    """The dataset itself, the file, or results.nc in a directory: loaded, checked, with words for missing text.
-
-    Example:
-        >>> open_results(xr.Dataset())
-        Traceback (most recent call last):
-        ...
-        ValueError: these are not results of a grid: the dimensions task, method, budget, run, level are missing. ...
-    """
-    if isinstance(results, xr.Dataset):
-        ds = results.load()
-    else:
-        given = Path(results)
-        path = given / "results.nc" if given.is_dir() else given
-        if not path.exists():
-            model = (given / "model.safetensors").exists()
-            what = "is a saved posterior, which `equipoise diagnose` judges" if model else "is no experiment"
-            what = what if given.exists() else "does not exist"
-            raise FileNotFoundError(f"{given} {what}; a report is of what `equipoise run` has written")
-        with xr.open_dataset(path) as opened:
-            ds = opened.load()
-    gone = [d for d in (*CELL, "level") if d not in ds.dims]
-    if gone:
-        raise ValueError(
-            f"these are not results of a grid: the dimensions {', '.join(gone)} are missing. "
-            "Pass a directory that `equipoise run` has written, or its results.nc; for the curve of one posterior, "
-            "`equipoise diagnose --figure` or eq.plots.coverage(ds)."
-        )
-    if "coverage" not in ds:
-        raise ValueError("these results have no coverage: nothing was diagnosed")
-    if not np.isfinite(ds["coverage"].values).any():
-        raise ValueError("no cell of these results is finished: run the grid first")
-    ds = ds.transpose(*CELL, "level", ...)
-    return ds.assign({name: _text(ds[name]) for name in ds.data_vars if ds[name].dtype.kind in "OUS"})
-
-
-def _text(values: xr.DataArray) -> xr.DataArray:
-    """Missing text as "", whatever the file holds for it."""
-    plain = [v.decode() if isinstance(v, bytes) else v if isinstance(v, str) else "" for v in values.values.ravel()]
-    return values.copy(data=np.array(plain, dtype=object).reshape(values.shape))
-
-
-def _with_options(label: str, names: dict[str, str]) -> str:
-    name, _, options = label.partition("[")
-    words = options.removesuffix("]").replace("=true", "").replace("=", " ").replace("_", " ").replace(",", ", ")
-    return names.get(name, name) + (f" ({words})" if words else "")
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Names as the paper prints them, for one protocol."""
-
-    protocol: str = ""
-
-    def method(self, name: str) -> str:
-        """The paper's name of a method; what it does not know stays as it is.
-
-        Example:
-            >>> Labels("paper").method("brnpe"), Labels("released").method("brnpe"), Labels().method("mine")
-            ('BRNPE', 'BNPE', 'mine')
-            >>> Labels().method("bnpe[strength=10,unbiased=true]")
-            'BNPE (strength 10, unbiased)'
-        """
-        names = METHODS | RELEASED if self.protocol == "released" else METHODS
-        return _with_options(name, names)
-
-    def task(self, name: str) -> str:
-        return _with_options(name, TASKS)
-
-    def budget(self, budget: int) -> str:
-        return f"{budget:,}"
 
 
 @dataclass(frozen=True)
@@ -252,6 +156,16 @@ def verdicts(ds: xr.Dataset) -> Any:
             words: Any = ds[name].transpose(*CELL).values
             return words
     return np.full(tuple(ds.sizes[d] for d in CELL), "", dtype=object)
+
+
+def short_verdict(s: Setting) -> str:
+    """The verdicts of a setting in a few characters: "▼ 3/3", "▼2 ◇1" where runs disagree, "▼" for one run."""
+    marks = {"▼": s.overconfident, "▲": s.certified, "◇": s.inconclusive}
+    some = {symbol: n for symbol, n in marks.items() if n}
+    if len(some) != 1:
+        return " ".join(f"{symbol}{n}" for symbol, n in some.items()) or "–"
+    ((symbol, n),) = some.items()
+    return symbol if s.planned == 1 else f"{symbol} {n}/{s.runs}"
 
 
 def _count(words: Iterable[Any], word: str) -> int:

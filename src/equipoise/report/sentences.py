@@ -6,7 +6,7 @@ its runs is; where runs disagree, the sentence says how many. Nothing is conclud
 
 from __future__ import annotations
 
-__all__ = ["Finding", "Headline", "counted", "headline", "listed"]
+__all__ = ["Finding", "Headline", "headline"]
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from .results import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY, Labels, Setting, settings_of
-
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+from equipoise.plots.labels import Labels, labels_of
+from equipoise.plots.settings import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY, Setting, settings_of
+from equipoise.support.words import NUMBERS, counted, listed
 
 
 class Finding(NamedTuple):
@@ -37,34 +37,13 @@ class Headline:
     certainty: list[str] = field(default_factory=list)
 
 
-def counted(n: int, one: str, many: str | None = None) -> str:
-    """The number with its noun.
-
-    Example:
-        >>> counted(1, "run"), counted(2, "run"), counted(12, "network"), counted(0, "run")
-        ('one run', 'two runs', '12 networks', 'no runs')
-    """
-    number = NUMBERS[n] if n < len(NUMBERS) else f"{n:,}"
-    return f"{number} {one if n == 1 else many or one + 's'}"
-
-
-def listed(words: Iterable[str]) -> str:
-    """
-    Example:
-        >>> listed(["NPE"]), listed(["NPE", "NRE"]), listed(["NPE", "NRE", "BNRE"])
-        ('NPE', 'NPE and NRE', 'NPE, NRE and BNRE')
-    """
-    words = list(words)
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
 def headline(ds: xr.Dataset) -> Headline:
     """The findings of a grid."""
     settings = settings_of(ds)
     grid = Grid(
         list(dict.fromkeys(s.task for s in settings)),
         sorted({s.budget for s in settings}),
-        Labels(str(ds.attrs.get("protocol", ""))),
+        labels_of(ds),
     )
     judged = [s for s in settings if s.state != MISSING]
     by_state = {

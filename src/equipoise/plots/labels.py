@@ -1,0 +1,142 @@
+"""What tasks, methods and budgets are called, and what each method is.
+
+Results carry this along the dimensions `method` (`method_label`, `method_network`, `method_loss`, `method_balance`,
+`method_strength`, `method_start`) and `task` (`task_label`). For results without these variables, the tables below
+give the same for the methods and tasks of the paper. `equipoise.METHODS` would need torch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["METHODS", "TASKS", "Labels", "MethodRow", "labels_of", "relabelled"]
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+
+class MethodRow(NamedTuple):
+    """What a method is called and what it is: the columns of `equipoise.METHODS`, as far as figures need them."""
+
+    label: str
+    network: str = ""
+    loss: str = ""
+    balance: str = "none"
+    start: str = "random"
+
+
+METHODS = {
+    "nre": MethodRow("NRE", "classifier", "nre"),
+    "bnre": MethodRow("BNRE", "classifier", "nre", "chi2"),
+    "nre_c": MethodRow("NRE-C", "classifier", "nre_c"),
+    "bnre_c": MethodRow("BNRE-C", "classifier", "nre_c", "chi2"),
+    "npe": MethodRow("NPE", "flow", "npe"),
+    "bnpe": MethodRow("BNPE", "flow", "npe", "chi2"),
+    "rnpe": MethodRow("RNPE", "flow", "nre"),
+    "brnpe": MethodRow("BRNPE", "flow", "nre", "chi2"),
+    "bnpe_init": MethodRow("BNPE Init", "flow", "npe", "chi2", "prior"),
+    "brnpe_init": MethodRow("BRNPE Init", "flow", "nre", "chi2", "prior"),
+}
+TASKS = {
+    "slcp": "SLCP",
+    "weinberg": "Weinberg",
+    "spatial_sir": "Spatial SIR",
+    "lotka_volterra": "Lotka-Volterra",
+    "two_moons": "Two Moons",
+}
+#: What the paper's figures, which the released protocol reproduces, call these methods.
+IN_THE_FIGURES = {"brnpe": "BNPE", "brnpe_init": "BNPE Init"}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The tasks (name to label), methods (name to row) and budgets of results, in their order."""
+
+    tasks: dict[str, str]
+    methods: dict[str, MethodRow]
+    budgets: list[int]
+
+    def task(self, name: str) -> str:
+        return self.tasks[name]
+
+    def method(self, name: str) -> str:
+        return self.methods[name].label
+
+    def budget(self, budget: int) -> str:
+        return f"{budget:,}"
+
+
+def labels_of(ds: xr.Dataset) -> Labels:
+    """The labels of results.
+
+    Example:
+        >>> ds = xr.Dataset(coords={"method": ["brnpe", "bnpe[strength=10,unbiased=true]", "mine"]})
+        >>> [row.label for row in labels_of(ds).methods.values()]
+        ['BRNPE', 'BNPE (strength 10, unbiased)', 'mine']
+        >>> labels_of(ds.assign_attrs(protocol="released")).method("brnpe")
+        'BRNPE (paper: BNPE)'
+    """
+    tasks, rows = _column(ds, "task", "label"), _rows(ds)
+    if ds.attrs.get("protocol") == "released":
+        for name, paper in IN_THE_FIGURES.items():
+            if name in rows and paper not in rows[name].label:
+                rows[name] = rows[name]._replace(label=f"{rows[name].label} (paper: {paper})")
+    return Labels(
+        {t: tasks.get(t) or _with_options(t, TASKS.get(t.partition("[")[0])) for t in _values(ds, "task")},
+        rows,
+        [int(b) for b in _values(ds, "budget")],
+    )
+
+
+def relabelled(ds: xr.Dataset, labels: Mapping[str, str] | None) -> xr.Dataset:
+    """The results with other labels for some tasks and methods, by name."""
+    now = labels_of(ds)
+    for dim, old in (("task", now.tasks), ("method", {n: r.label for n, r in now.methods.items()})):
+        if labels and dim in ds.dims:
+            ds = ds.assign_coords({f"{dim}_label": (dim, [labels.get(name, label) for name, label in old.items()])})
+    return ds
+
+
+def _rows(ds: xr.Dataset) -> dict[str, MethodRow]:
+    names = _values(ds, "method")
+    stored = {field: _column(ds, "method", field) for field in MethodRow._fields}
+    repeated = Counter(stored["label"].values())
+    rows = {}
+    for name in names:
+        row = _row(name)
+        values = {field: column[name] for field, column in stored.items() if column.get(name)}
+        if repeated[values.get("label", "")] > 1:  # the options tell them apart
+            values["label"] = _with_options(name, values["label"])
+        rows[name] = row._replace(**values)
+    return rows
+
+
+def _row(name: str) -> MethodRow:
+    """What the name of a method such as `bnre[strength=10]` says."""
+    base, _, inside = name.partition("[")
+    row = METHODS.get(base, MethodRow(base))
+    options = dict(part.partition("=")[::2] for part in inside.removesuffix("]").split(",") if part)
+    changed = {field: options[field] for field in ("balance", "start") if field in options}
+    return row._replace(label=_with_options(name, row.label), **changed)
+
+
+def _with_options(name: str, label: str | None) -> str:
+    base, _, options = name.partition("[")
+    words = options.removesuffix("]").replace("=true", "").replace("=", " ").replace("_", " ").replace(",", ", ")
+    return (label or base) + (f" ({words})" if words else "")
+
+
+def _values(ds: xr.Dataset, dim: str) -> list[Any]:
+    values = ds[dim].values.tolist() if dim in ds.coords else []
+    return values if dim == "budget" else [str(v) for v in values]
+
+
+def _column(ds: xr.Dataset, dim: str, field: str) -> dict[str, str]:
+    """The stored text along a dimension, by name; empty where the results have none."""
+    stored = ds.variables.get(f"{dim}_{field}")
+    if stored is None or stored.dims != (dim,):
+        return {}
+    texts = [v.decode() if isinstance(v, bytes) else v for v in stored.values.tolist()]
+    return {n: v for n, v in zip(_values(ds, dim), texts, strict=True) if isinstance(v, str) and v}
