@@ -80,7 +80,7 @@ def test_a_file_with_nan_is_refused_where_it_is_looked_at(tmp_path: Path) -> Non
     theta, x = toy()
     x[30, 0] = torch.nan
     np.save(tmp_path / "x.npy", x.numpy())
-    with pytest.raises(ValueError, match=r"1 of 108 rows of x that were looked at have NaN .* row 30"):
+    with pytest.raises(ValueError, match=r"1 of 108 rows of x that were checked have NaN .* row 30"):
         quick(theta, np.load(tmp_path / "x.npy", mmap_mode="r"), seed=1)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from equipoise.methods import resolve
 from equipoise.training import PAPER, Settings
-from equipoise.training.plateau import judge_epoch
+from equipoise.training.plateau import apply_plateau_rule
 from equipoise.training.state import MemberState
 
 
@@ -29,7 +29,7 @@ def test_the_plateau_rule_is_torchs(mode: str) -> None:
     for epoch, row in enumerate(losses):
         state.weights.fill_(float(epoch))
         state.epoch.fill_(epoch)
-        judge_epoch(state, row, row, settings)
+        apply_plateau_rule(state, row, row, settings)
         for m, scheduler in enumerate(schedulers):
             scheduler.step(float(row[m]))
         want = torch.tensor([o.param_groups[0]["lr"] for o in optimisers])
@@ -46,7 +46,7 @@ def test_a_converged_member_stops_and_a_diverged_one_is_marked() -> None:
     for epoch in range(4):
         losses = torch.tensor([improving[epoch], 1.0, float("nan") if epoch == 2 else 1.0 - 0.1 * epoch])
         state.epoch.fill_(epoch)
-        judge_epoch(state, losses, losses, settings)
+        apply_plateau_rule(state, losses, losses, settings)
     assert state.active.tolist() == [True, False, False]
     assert state.diverged.tolist() == [False, False, True]
     assert state.best_epoch.tolist() == [3, 0, 1]
@@ -60,7 +60,7 @@ def test_absolute_thresholds_are_for_losses_that_can_be_negative() -> None:
         state = MemberState.fresh(torch.zeros(1, 1), 1e-3, epochs=1)
         state.absolute.fill_(absolute)
         for loss in rising:
-            judge_epoch(state, loss[None], loss[None], dataclasses.replace(PAPER, threshold=1e-3))
+            apply_plateau_rule(state, loss[None], loss[None], dataclasses.replace(PAPER, threshold=1e-3))
         rates[absolute] = float(state.learning_rate)
     assert rates[True] < 1e-3 and rates[False] == pytest.approx(1e-3)
     assert resolve("npe").objective.can_be_negative and not resolve("bnre").objective.can_be_negative

@@ -73,8 +73,8 @@ class Batches:
         self.cursor = torch.zeros((), dtype=torch.int64, device=train.device)
         # Where all members validate on the same pairs, these are read and embedded once, not once per member.
         same_x, same_code = (bool((t == t[0]).all()) for t in (state.data_set, state.code_set))
-        self.judged_x = state.data_set[:1] if same_x else state.data_set
-        self.judged_code = state.code_set[:1] if same_code else state.code_set
+        self.validation_data_set = state.data_set[:1] if same_x else state.data_set
+        self.validation_code_set = state.code_set[:1] if same_code else state.code_set
         # Where x is streamed the host knows what to read next, and reads while the device computes.
         self._data_set = state.data_set.cpu()
         self._reads: Iterator[Tensor] = iter(())
@@ -113,7 +113,7 @@ class Batches:
         x = self._arrived if self.train.stream else self.train.x_batch(self.state.data_set, index)
         return self.train.code_batch(self.state.code_set, index), x
 
-    def judges(self, low: int) -> tuple[Tensor, Tensor]:
+    def validation_batch(self, low: int) -> tuple[Tensor, Tensor]:
         """The rows of the validation set from `low` on, with shape `(size,)`, and their x, `(M or 1, size, *x_shape)`.
 
         Every piece has the training batch's shape, so that nothing new has to be compiled: the last wraps around.
@@ -121,7 +121,7 @@ class Batches:
         n = self.validation.n
         rows = torch.arange(low, low + self.size, device=self.order.device) % n
         if self.validation.stream:  # the host reads, and need not ask the device what
-            which, wanted = self._data_set[: len(self.judged_x)], torch.arange(low, low + self.size) % n
+            which, wanted = self._data_set[: len(self.validation_data_set)], torch.arange(low, low + self.size) % n
         else:
-            which, wanted = self.judged_x, rows
+            which, wanted = self.validation_data_set, rows
         return rows, self.validation.x_batch(which, wanted.expand(len(which), -1))

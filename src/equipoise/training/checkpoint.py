@@ -103,7 +103,7 @@ class Checkpoint:
 
 def _digest(tensors: dict[str, Tensor]) -> str:
     """A hash of tensors on the CPU, names and shapes included."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
@@ -112,7 +112,7 @@ def _digest(tensors: dict[str, Tensor]) -> str:
 
 def fingerprint(description: dict[str, Any], arrays: Iterable[Any]) -> str:
     """A hash of a JSON description and of arrays, all of them; what is not in memory is read in blocks."""
-    digest = hashlib.blake2b(json.dumps(description, sort_keys=True, default=_plain).encode(), digest_size=16)
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True, default=_plain).encode())
     for array in arrays:
         digest.update(f"{tuple(array.shape)}".encode())
         for block in _blocks(array):

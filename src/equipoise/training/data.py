@@ -7,7 +7,7 @@ where members that share a stack start differently. A batch is a gather with ind
 x that is not in memory at all (memory-mapped, or in a file that gives rows by index) is read once, if a GPU has room
 for it. Where it does not fit on the device it stays where it is, and each batch is read and sent when it is needed. A
 CPU reads memory-mapped files so too, which costs no more than memory does; of HDF5, which may have to unpack a whole
-file for a few rows, only what is large. The rows that train and those that judge are kept as their numbers, not as
+file for a few rows, only what is large. Training and validation rows are kept as their numbers, not as
 copies.
 """
 
@@ -93,7 +93,7 @@ class Rows:
             return
         for some in torch.arange(len(self)).split(max(1, BLOCK * len(self) // max(1, self.numel))):
             found = as_before(self.read(some), place.dtype)
-            if not bool(found.isfinite().all()):  # what lies in memory has been looked at before
+            if not bool(found.isfinite().all()):  # what lies in memory has been checked before
                 bad = some[~found.flatten(1).isfinite().all(1)]
                 row = int(bad[0] if self.rows is None else self.rows[bad[0]])
                 raise ValueError(f"x has NaN or infinite values, in row {row} for one; leave those simulations out")

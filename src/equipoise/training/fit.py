@@ -233,7 +233,7 @@ def fit_many(
     stacks = grouped(members, nets)
     for number, chosen in enumerate(stacks):
         mine, their_nets = [members[i] for i in chosen], [nets[i] for i in chosen]
-        inputs = stack_inputs(mine, their_nets, pairs, scales, rows, target)
+        inputs = stack_inputs(mine, their_nets, pairs, scales, rows, settings, target)
         kept = None
         if checkpoint is not None:
             identity = stack_identity(inputs, mine, their_nets, pairs, rows, settings)

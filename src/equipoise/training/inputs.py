@@ -136,7 +136,7 @@ def refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows:
         return
     count, first = f"{int(bad.sum())} of {len(values)} rows of {name}", int(bad.nonzero()[0])
     if rows is not None:
-        count, first = f"{count} that were looked at", int(rows[first])
+        count, first = f"{count} that were checked", int(rows[first])
     if given is not None and bool(given[bad].isfinite().all()):
         raise ValueError(f"{count} have values {TOO_LARGE}. The first is row {first}.")
     raise ValueError(

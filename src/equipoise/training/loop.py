@@ -1,7 +1,7 @@
 """The training loop of a stack: epochs of steps, validation, members that leave when they have converged.
 
-`train_stack` is the loop. The host looks at who is still training every few epochs on a GPU, on a fixed schedule, so
-that what a member is stacked with never depends on how fast the machine is.
+`train_stack` is the loop. On a GPU, who is still training is checked every few epochs, on a fixed schedule, so that
+what a member is stacked with never depends on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .batches import Batches
 from .checkpoint import Checkpoint
 from .data import Data
 from .graphs import Graphs
-from .plateau import judge_epoch
+from .plateau import apply_plateau_rule
 from .settings import Settings
 from .state import HISTORY, MemberState
 from .step import Plan, compiler_available, log_ratios, program_for, step
 
-#: Epochs between two looks of the host at who is still training.
-LOOK_EVERY = {"cpu": 1, "cuda": 5}
+#: Epochs between two checks of who is still training, each of which makes a GPU wait.
+CHECK_EVERY = {"cpu": 1, "cuda": 5}
 #: The stack is made smaller once this share of it, or less, is still training.
 SHRINK_AT = 0.75
 #: Compiling pays back from about this many steps of single members on.
@@ -47,53 +47,36 @@ OnEpoch = Callable[[int, dict[str, np.ndarray]], None]
 
 @dataclasses.dataclass(frozen=True)
 class StackInputs:
-    """What a stack of M members is trained from.
+    """What a stack of members is trained from.
 
     Arguments:
         network: the architecture they share.
         objectives: what each minimises.
-        weights: their first weights, with shape `(M, P)`, on the CPU.
-        shuffle_key: the key of each member's shuffles, with shape `(M,)`.
-        code_set: the code set of each member, with shape `(M,)`.
-        data_set: the data set of each member, with shape `(M,)`.
+        state: all members before the first step, on the CPU.
         train: the training sets.
         validation: the validation sets.
     """
 
     network: Network
     objectives: Sequence[Objective]
-    weights: Tensor
-    shuffle_key: Tensor
-    code_set: Tensor
-    data_set: Tensor
+    state: MemberState
     train: Data
     validation: Data
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Trained:
-    """What comes out of a stack of M members.
+    """What comes out of a stack.
 
     Arguments:
-        best: the weights of the best validation loss, with shape `(M, P)`, on the CPU.
-        last: those after the last epoch; the best ones of a member that diverged.
-        history: for each of `HISTORY`, and for "seconds", an array with shape `(epochs, M)`; NaN after a member has
-            stopped.
-        best_epoch: the epoch of the best validation loss, with shape `(M,)`; -1 where none was finite.
-        best_loss: that loss, with shape `(M,)`.
-        diverged: who met a loss that was not finite, with shape `(M,)`.
-        epochs: how many epochs each trained, with shape `(M,)`.
+        state: all members after the last epoch, on the CPU.
+        epoch_seconds: how long each epoch took, with shape `(epochs,)`.
         compiled: whether the step was compiled.
-        seconds: how long it took.
+        seconds: how long all of it took.
     """
 
-    best: Tensor
-    last: Tensor
-    history: dict[str, np.ndarray]
-    best_epoch: np.ndarray
-    best_loss: np.ndarray
-    diverged: np.ndarray
-    epochs: np.ndarray
+    state: MemberState
+    epoch_seconds: Tensor
     compiled: bool
     seconds: float
 
@@ -120,7 +103,7 @@ def train_stack(
     started, device = time.monotonic(), inputs.train.device
     plan = _plan(inputs, settings)
     inputs.network.embedding.prepare(device)
-    everyone = _first_state(inputs, settings)  # on the CPU; what the device knows is written to it when members leave
+    everyone = inputs.state.clone()  # on the CPU; what the device knows is written to it when members leave
     present, epoch, spent = torch.arange(len(everyone.weights)), 0, 0.0
     seconds = torch.full((settings.epochs,), float("nan"), dtype=torch.float64)
     if checkpoint is not None:
@@ -142,7 +125,7 @@ def train_stack(
             except OSError as error:  # a full disk loses what could be resumed, and not what was trained
                 warn(f"the checkpoint {checkpoint.path} could not be written ({error})")
 
-    state, batches = everyone.select(present).to(device), None
+    state, batches = everyone.select(present, device), None
     active, clock = state.active.cpu(), time.monotonic()
     complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
     bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
@@ -163,8 +146,7 @@ def train_stack(
                     finish = end if inputs.validation.stream else graphs.captured(end)
                 if checkpoint is not None:
                     complete = present, state.clone(), epoch
-                look = min(settings.epochs, epoch + LOOK_EVERY.get(device.type, 1))
-                new = range(epoch, look)
+                new = range(epoch, min(settings.epochs, epoch + CHECK_EVERY.get(device.type, 1)))
                 for epoch in new:
                     batches.shuffle(epoch)
                     state.epoch.fill_(epoch)
@@ -173,7 +155,7 @@ def train_stack(
                         steps[size]()
                     finish()
                     seconds[epoch], clock = time.monotonic() - clock, time.monotonic()
-                epoch, active = look, state.active.cpu()
+                epoch, active = new.stop, state.active.cpu()
                 if on_epoch is not None:
                     _report(on_epoch, new, state, present, len(everyone.weights))
                 bar.advance(len(new), _note(state, len(everyone.weights)), last=not bool(active.any()))
@@ -184,7 +166,7 @@ def train_stack(
             save(*complete)
         raise
     save(present, state, epoch)
-    return _trained(everyone, seconds.numpy(), plan.program.fast is not None, spent + time.monotonic() - started)
+    return Trained(everyone, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
 
 
 def _plan(inputs: StackInputs, settings: Settings) -> Plan:
@@ -202,13 +184,13 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
     sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
     compiled, device = settings.compile, train.device
     if compiled is None:
-        steps = settings.epochs * full * len(inputs.weights)
+        steps = settings.epochs * full * len(inputs.state.weights)
         compiled = steps >= COMPILE_FROM.get(device.type, 0) and compiler_available(device)
     kinds, _ = objective_kinds(inputs.objectives)
     return Plan(
         program=program_for(network, tuple(kinds), rolls, compiled, device),
         settings=settings,
-        trainable=network.layout.trainable.to(device, inputs.weights.dtype).unsqueeze(0),
+        trainable=network.layout.trainable.to(device, inputs.state.weights.dtype).unsqueeze(0),
         batch=batch,
         sizes=sizes,
         least=least,
@@ -222,24 +204,6 @@ def _rolled(codes: Tensor, rolls: int, group: int) -> Tensor:
     return torch.stack([torch.cat([p.roll(r, 1) for p in parts], dim=1) for r in range(rolls)], dim=1)
 
 
-def _first_state(inputs: StackInputs, settings: Settings) -> MemberState:
-    """The state of all members before the first step, on the CPU."""
-    _, kind = objective_kinds(inputs.objectives)
-    mode = settings.threshold_mode
-    absolute = [o.can_be_negative if mode == "auto" else mode == "absolute" for o in inputs.objectives]
-    return MemberState.fresh(
-        inputs.weights.cpu().clone(),
-        settings.learning_rate,
-        settings.epochs,
-        kind=torch.tensor(kind),
-        strength=torch.tensor([o.strength for o in inputs.objectives], dtype=inputs.weights.dtype),
-        absolute=torch.tensor(absolute),
-        shuffle_key=inputs.shuffle_key,
-        code_set=inputs.code_set,
-        data_set=inputs.data_set,
-    )
-
-
 def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
     """Validate, record the epoch, and decide what becomes of each member, in place."""
     train, train_balance = state.loss_sum / len(plan.sizes), state.balance_sum / len(plan.sizes)
@@ -247,7 +211,7 @@ def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
     values = torch.stack((train, validation, train_balance, balance, state.learning_rate), dim=1)  # as `HISTORY`
     trained = torch.where(state.active, 0.0, float("nan"))  # who does not train any more leaves no record
     state.history.index_copy_(2, state.epoch.unsqueeze(0), (values + trained.unsqueeze(1)).unsqueeze(2))
-    judge_epoch(state, train, validation, plan.settings)
+    apply_plateau_rule(state, train, validation, plan.settings)
     state.loss_sum.zero_()
     state.balance_sum.zero_()
 
@@ -258,8 +222,8 @@ def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor,
     n, kinds = batches.validation.n, plan.program.kinds
     pieces = []
     for low in range(0, n, plan.batch):
-        rows, x = batches.judges(low)
-        code = plan.validation_codes[batches.judged_code][:, :, rows]
+        rows, x = batches.validation_batch(low)
+        code = plan.validation_codes[batches.validation_code_set][:, :, rows]
         pieces.append(log_ratios(plan.program, state.weights, code, x))
     h = torch.cat(pieces, dim=2)[:, :, :n]
     if plan.settings.validation == "whole":
@@ -290,23 +254,3 @@ def _note(state: MemberState, members: int) -> str:
     loss, balance = last[HISTORY.index("validation_loss")], last[HISTORY.index("balance")]
     text = f"{int(state.active.sum())} of {members} members training · loss {loss:.3f}"
     return text + ("" if np.isnan(balance) else f" · balance {balance:.1e}")
-
-
-def _trained(state: MemberState, seconds: np.ndarray, compiled: bool, spent: float) -> Trained:
-    """What comes out, from the state of all members."""
-    history = {name: state.history[:, i].T.double().numpy() for i, name in enumerate(HISTORY)}
-    trained = np.isfinite(history["learning_rate"])
-    history["seconds"] = np.where(trained, seconds[:, None], np.nan)
-    epochs = trained.sum(0)
-    ran = max(int(epochs.max()), 1)
-    return Trained(
-        best=state.best_weights,
-        last=torch.where(state.diverged.unsqueeze(1), state.best_weights, state.weights),
-        history={name: values[:ran] for name, values in history.items()},
-        best_epoch=state.best_epoch.numpy(),
-        best_loss=state.best_loss.double().numpy(),
-        diverged=state.diverged.numpy(),
-        epochs=epochs,
-        compiled=compiled,
-        seconds=spent,
-    )

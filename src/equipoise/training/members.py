@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.losses import rolls_needed
+from equipoise.losses import objective_kinds, rolls_needed
 from equipoise.methods import Method
 from equipoise.networks import Classifier, Embedding, Network, SplineFlow, UserNetwork
 from equipoise.priors import OpaquePrior, Prior
@@ -29,6 +29,7 @@ from .data import Data
 from .inputs import Pairs
 from .loop import StackInputs
 from .settings import Settings
+from .state import MemberState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Member:
 
     @property
     def training(self) -> Member:
-        """The same with no word on the weights kept: members that are equal in this are trained once."""
+        """The same without `keep`: members that are equal in this are trained once."""
         return dataclasses.replace(self, keep=None)
 
 
@@ -106,6 +107,7 @@ def stack_inputs(
     pairs: Sequence[Pairs],
     scales: Sequence[tuple[Tensor, Tensor]],
     rows: tuple[Tensor, Tensor],
+    settings: Settings,
     device: torch.device,
 ) -> StackInputs:
     """What one stack is trained from.
@@ -116,6 +118,7 @@ def stack_inputs(
         pairs: all data sets; members name theirs by its index.
         scales: what standardises x, mean and deviation of each data set.
         rows: of a data set, those that train and those that validate.
+        settings: how to train.
         device: where to train.
     """
     sets = sorted({m.data for m in members})
@@ -137,16 +140,20 @@ def stack_inputs(
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
         mean, std = scales[member.data]
         first.append(nets[0].layout.flatten(net.init(seeds, [mean], [std])))
-    return StackInputs(
-        network=nets[0],
-        objectives=[m.method.objective for m in members],
-        weights=torch.cat(first).to(pairs[0].theta.dtype),
+    objectives, mode = [m.method.objective for m in members], settings.threshold_mode
+    dtype = pairs[0].theta.dtype
+    state = MemberState.fresh(
+        torch.cat(first).to(dtype),
+        settings.learning_rate,
+        settings.epochs,
+        kind=torch.tensor(objective_kinds(objectives)[1]),
+        strength=torch.tensor([o.strength for o in objectives], dtype=dtype),
+        absolute=torch.tensor([o.can_be_negative if mode == "auto" else mode == "absolute" for o in objectives]),
         shuffle_key=torch.tensor([integer(m.seed, "shuffle") for m in members]),
         code_set=torch.tensor([list(encoders).index(key) for key in keys]),
         data_set=torch.tensor([sets.index(m.data) for m in members]),
-        train=train,
-        validation=validation,
     )
+    return StackInputs(nets[0], objectives, state, train, validation)
 
 
 def stack_identity(
@@ -173,7 +180,7 @@ def stack_identity(
     arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
     own = [getattr(nets[0], "network", None), getattr(nets[0].embedding, "module", None)]
     buffers = [b for module in own if module is not None for b in module.buffers()]
-    return fingerprint(described, [*arrays, *rows, inputs.weights, *buffers])
+    return fingerprint(described, [*arrays, *rows, inputs.state.weights, *buffers])
 
 
 def _known_prior(prior: Prior, theta: Tensor) -> dict[str, Any]:

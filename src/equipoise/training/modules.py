@@ -122,7 +122,7 @@ def try_out(net: Network, pairs: Sequence[Pairs], rows: Tensor, scales: Sequence
             "weight_decay regularise instead",
         )
     for (theta, x), scaling in zip(pairs, scales, strict=True):
-        _refuse_trouble(net, what, theta, x, rows[:TRIED_PAIRS], scaling)
+        _refuse_not_finite(net, what, theta, x, rows[:TRIED_PAIRS], scaling)
 
 
 def _constant(x: Any) -> bool:
@@ -136,10 +136,10 @@ def _array(rows: Any) -> Any:
 
 
 @torch.enable_grad()
-def _refuse_trouble(
+def _refuse_not_finite(
     net: Network, what: str, theta: Tensor, x: Any, rows: Tensor, scaling: tuple[Tensor, Tensor]
 ) -> None:
-    """An error where a user's module, with weights as a member begins with them, gives what no training survives."""
+    """Raise if a user's module, with first weights, gives values or gradients that are not finite."""
     device, (mean, std) = net.prior.device, scaling
     p = {name: w.to(device, theta.dtype).requires_grad_() for name, w in net.init([(0, 0)], [mean], [std]).items()}
     some, observed = theta[rows].to(device), torch.as_tensor(take(x, rows)).to(device)

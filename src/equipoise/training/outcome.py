@@ -20,6 +20,7 @@ from equipoise.support.errors import warn
 from .loop import Trained
 from .members import Member
 from .settings import Settings
+from .state import HISTORY
 
 #: A member whose best loss is less than this many nats below the prior's has learnt nothing.
 LEAST_GAIN = 0.02
@@ -47,11 +48,12 @@ def posterior_of(
         pairs: how many pairs there were.
         memory: what the posterior remembers of them.
     """
-    if trained.best_epoch[k] < 0:
+    state = trained.state
+    if state.best_epoch[k] < 0:
         return None
     keep = member.keep or settings.keep
-    flat = trained.last if keep == "last" else trained.best
-    stack = net.layout.cut(flat[k : k + 1].to(device))
+    weights = state.weights if keep == "last" and not state.diverged[k] else state.best_weights
+    stack = net.layout.cut(weights[k : k + 1].to(device))
     record = {
         "method": dataclasses.asdict(member.method),
         "seeds": [member.seed],
@@ -66,26 +68,29 @@ def posterior_of(
 
 def _history(trained: Trained, k: int) -> xr.Dataset:
     """What happened to member k of a stack, over `epoch` and a `member` axis of one."""
-    epochs = int(trained.epochs[k])
-    per_epoch = {name: (("epoch", "member"), a[:epochs, k : k + 1]) for name, a in trained.history.items()}
-    per_member = {
-        "best_epoch": ("member", trained.best_epoch[k : k + 1]),
-        "best_loss": ("member", trained.best_loss[k : k + 1]),
-        "epochs": ("member", trained.epochs[k : k + 1]),
-        "diverged": ("member", trained.diverged[k : k + 1]),
-    }
-    history = xr.Dataset(per_epoch | per_member, coords={"epoch": range(epochs), "member": ["0"]})
+    state = trained.state
+    recorded = dict(zip(HISTORY, state.history[k].double().numpy(), strict=True))
+    epochs = int(np.isfinite(recorded["learning_rate"]).sum())
+    per_epoch = recorded | {"seconds": trained.epoch_seconds.numpy()}
+    per_member = {"best_epoch": state.best_epoch, "best_loss": state.best_loss.double(), "diverged": state.diverged}
+    history = xr.Dataset(
+        {name: (("epoch", "member"), values[:epochs, None].copy()) for name, values in per_epoch.items()}
+        | {name: ("member", value[k : k + 1].numpy()) for name, value in per_member.items()}
+        | {"epochs": ("member", [epochs])},
+        coords={"epoch": range(epochs), "member": ["0"]},
+    )
     history.attrs |= {
         "compiled": int(trained.compiled),
         "stack_seconds": trained.seconds,
-        "stack_members": len(trained.epochs),
+        "stack_members": len(state.weights),
     }
     return history
 
 
 def warn_of_divergence(trained: Trained, members: Sequence[Member], wanted: Sequence[Member]) -> None:
     """Warn which members diverged, by their place among those that were asked for."""
-    lost = {members[k]: bool(trained.best_epoch[k] < 0) for k in np.flatnonzero(trained.diverged).tolist()}
+    state = trained.state
+    lost = {members[k]: bool(state.best_epoch[k] < 0) for k in state.diverged.nonzero().flatten().tolist()}
     if not lost:
         return
     places = [(i, lost.get(m.training)) for i, m in enumerate(wanted)]

@@ -8,7 +8,7 @@ never waits for it.
 
 from __future__ import annotations
 
-__all__ = ["judge_epoch"]
+__all__ = ["apply_plateau_rule"]
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from .settings import Settings
 from .state import MemberState
 
 
-def judge_epoch(state: MemberState, train: Tensor, validation: Tensor, settings: Settings) -> None:
+def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, settings: Settings) -> None:
     """Set learning rates, best weights and who goes on, in place.
 
     Arguments:

@@ -89,17 +89,13 @@ class MemberState:
         """The tensors by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
-    def select(self, rows: Tensor) -> MemberState:
-        """The state of some of the members, copied."""
-        return MemberState(**{n: t[rows] if t.ndim else t.clone() for n, t in self.tensors().items()})
-
-    def to(self, device: torch.device) -> MemberState:
-        """The same on a device."""
-        return MemberState(**{n: t.to(device) for n, t in self.tensors().items()})
+    def select(self, rows: Tensor | slice, device: torch.device | None = None) -> MemberState:
+        """A copy of the state of some of the members, here or on another device."""
+        return MemberState(**{n: (t[rows] if t.ndim else t).to(device, copy=True) for n, t in self.tensors().items()})
 
     def clone(self) -> MemberState:
         """A copy."""
-        return MemberState(**{n: t.clone() for n, t in self.tensors().items()})
+        return self.select(slice(None))
 
     def put(self, rows: Tensor, part: MemberState) -> None:
         """Write the state of some of the members into these rows."""
