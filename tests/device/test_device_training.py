@@ -58,7 +58,7 @@ def test_methods(method: str) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_host_looks_at_epochs_and_not_at_batches(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the batches cost no further look and no copy to the host; nor to the device, if the data are there."""
-    monkeypatch.setattr(data, "SHARE", 0.0 if streamed else 1.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.0 if streamed else 1.0)
     theta, x = pairs()
     waits = []
     for size in (48, 24):  # 3 and 6 batches of 144 pairs, and one of 16 to validate
@@ -106,8 +106,8 @@ def test_data_that_are_streamed(
     if kind == "memory-mapped":
         source = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=tuple(x.shape))
         source[:] = x.numpy()
-    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
-    monkeypatch.setattr(data, "BLOCK", 7 * x.shape[1])  # rows are not a multiple of a block's
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.6 if room else 0.0)
+    monkeypatch.setattr(data, "BLOCK_NUMBERS", 7 * x.shape[1])  # rows are not a multiple of a block's
     copies, replays, unpinned = [], [], []
     for epochs in (2, 6):
         options["settings"] = dataclasses.replace(settings, epochs=epochs)
@@ -143,7 +143,7 @@ def test_a_module_that_cannot_be_captured_trains_slower(room: bool, monkeypatch:
     torch.manual_seed(0)
     options: dict[str, Any] = {"prior": PRIOR, "method": METHODS["npe"], "embedding": Constant()} | SMALL
     here = eq.fit(theta, x, device="cpu", **options)
-    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.6 if room else 0.0)
     with pretended_gpu() as counts, pytest.warns(UserWarning, match="cannot be captured as a CUDA graph.*slower"):
         away = eq.fit(theta, x, device="cuda", **options)
     assert counts.replays == 0
@@ -161,7 +161,7 @@ def test_what_decides_is_what_is_held(tmp_path: Path, monkeypatch: pytest.Monkey
     with pretended_gpu(), monkeypatch.context() as patch:
         for free, streamed in ((2 * 160, False), (2 * 160 - 1, True)):
             patch.setattr(torch.cuda, "mem_get_info", lambda device=None, free=free: (free, free))
-            patch.setattr(data, "SHARE", 1.0)
+            patch.setattr(data, "STREAM_ABOVE", 1.0)
             made = data.Data([theta.to("cuda")], mapped, torch.device("cuda"))
             assert made.stream is streamed and made.dtype == torch.float32
             which, index = torch.tensor([1, 0]), torch.tensor([[3, 4], [5, 5]])
@@ -180,7 +180,7 @@ def test_what_decides_is_what_is_held(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little memory is free: they are there already."""
-    monkeypatch.setattr(data, "SHARE", 0.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.0)
     x = torch.randn(8, 3)
     with pretended_gpu():
         for device in ("cuda", "cuda:0"):

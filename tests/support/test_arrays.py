@@ -123,7 +123,7 @@ def test_arrays_on_disk_train_and_are_judged_like_those_in_memory(kind: str, tmp
 @pytest.mark.parametrize("kind", ["f4", "i2"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_masked_on_disk_is_refused(kind: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "WHOLE", 1 << 30 if whole else 0)
+    monkeypatch.setattr(data, "READ_WHOLE_BELOW", 1 << 30 if whole else 0)
     rng = np.random.default_rng(0)
     theta = rng.random((200, 1))
     x = rng.poisson(20 * theta, (200, 2)).astype(kind)

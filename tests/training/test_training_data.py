@@ -79,7 +79,7 @@ class Held(np.ndarray):
 def test_what_is_not_in_memory_is_read_a_batch_at_a_time(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs never ask for more rows than two batches of 32 among 400 pairs need, which is a stretch of twice as many
     at most; nothing that was read stays in memory; and the result is the same."""
-    monkeypatch.setattr(data, "WHOLE", 0)
+    monkeypatch.setattr(data, "READ_WHOLE_BELOW", 0)
     theta, x = pairs(400)
     settings = dataclasses.replace(SMALL, epochs=3, split=split)
     for values in (x.numpy(), x.numpy().astype(np.float16)):
@@ -187,7 +187,7 @@ def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeyp
     expected = made(tmp_path, 320)
     p = quick(expected.theta, expected.x, members=2)
     monkeypatch.setattr("equipoise.simulations.pairs.IN_MEMORY", 0)
-    monkeypatch.setattr(data, "WHOLE", 0)
+    monkeypatch.setattr(data, "READ_WHOLE_BELOW", 0)
     monkeypatch.setattr(columns, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
     most = []
     take = columns.Column.take

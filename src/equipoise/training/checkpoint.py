@@ -27,10 +27,10 @@ from equipoise.support.arrays import plain
 from equipoise.support.errors import CheckpointMismatch, DamagedFile
 from equipoise.support.files import write_whole
 
+from .data import BLOCK_NUMBERS
+
 #: Of the file. Raise it when what is in it changes, or what a training is known by.
 FORMAT = 4
-#: How many numbers of an array are hashed at a time.
-BLOCK_NUMBERS = 1 << 22
 
 
 class Checkpoint:

@@ -76,8 +76,12 @@ class Program:
         """
         if self.fast is None or isinstance(error, torch.OutOfMemoryError):
             raise error
-        self.fast = None
-        result = again()
+        fast, self.fast = self.fast, None
+        try:
+            result = again()
+        except BaseException:
+            self.fast = fast
+            raise
         error = getattr(error, "inner_exception", error)
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
         warn(
