@@ -270,7 +270,7 @@ def test_an_interrupted_training_goes_on_from_there(when: str, tmp_path: Path, m
     found = train(
         members, [pairs()], settings=settings, checkpoint=tmp_path, on_epoch=lambda epoch, _: resumed.append(epoch)
     )
-    assert resumed == [4, 5, 6, 7]
+    assert resumed == ([5, 6, 7] if when == "epoch" else [4, 5, 6, 7])
     for a, b in zip(found, expected, strict=True):
         assert same_weights(a, b)
         np.testing.assert_array_equal(a.history.validation_loss, b.history.validation_loss)

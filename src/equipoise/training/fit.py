@@ -36,10 +36,8 @@ from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
 from .settings import DEFAULT, PAPER, Settings, batch_for
 from .standardize import rows_to_read, theta_scaling, x_scaling
 
-#: Fields of a method that `fit` does not take by themselves, under the names of its former keywords.
-OF_THE_METHOD = {
-    name: name for name in ("contrastive", "gamma", "init", "hidden", "transforms", "unbiased", "normalized")
-} | {"unbiased_balance": "unbiased", "normalized_balance": "normalized"}
+#: Former keywords of `fit` that are fields of a method under another name.
+RENAMED = {"unbiased_balance": "unbiased", "normalized_balance": "normalized"}
 
 
 def fit(
@@ -253,14 +251,11 @@ def fit_many(
 
 def _where_it_went(name: str, value: Any) -> str:
     """What to say of a keyword that `fit` does not have."""
-    training = [f.name for f in dataclasses.fields(Settings)]
-    if name in training:
+    if name in Settings.__dataclass_fields__:
         return f"{name} describes the training; give it as settings=eq.Settings({name}={value!r})"
-    if name in OF_THE_METHOD:
-        return (
-            f"{name} describes the method; give it as method=eq.METHODS[...].but({OF_THE_METHOD[name]}={value!r}), "
-            "with the name of the method"
-        )
+    field = RENAMED.get(name, name)
+    if field in Method.__dataclass_fields__:
+        return f"{name} describes the method; give it as method=eq.METHODS[NAME].but({field}={value!r})"
     names = [n for n in fit.__annotations__ if n not in ("return", "unknown")]
     return did_you_mean(name, names, "argument of fit")
 

@@ -156,6 +156,7 @@ def train_stack(
                     finish()
                     seconds[epoch], clock = time.monotonic() - clock, time.monotonic()
                 epoch, active = new.stop, state.active.cpu()
+                complete = present, state, epoch
                 if on_epoch is not None:
                     _report(on_epoch, new, state, present, len(everyone.weights))
                 bar.advance(len(new), _note(state, len(everyone.weights)), last=not bool(active.any()))

@@ -56,11 +56,9 @@ class Functions(NamedTuple):
 
 @dataclasses.dataclass
 class Program:
-    """The functions for one network and one list of kinds of objectives; `fast` are compiled."""
+    """The functions for one network and some kinds of objectives; `fast` are compiled."""
 
-    network: Network
     kinds: tuple[Objective, ...]
-    rolls: int
     plain: Functions
     fast: Functions | None
 
@@ -217,7 +215,7 @@ def program_for(
     if compiled:
         number = next(_NUMBERS)
         fast = Functions(*(_over_members(torch.compile(_copy(f, number))) for f in plain))
-    made = Program(network, kinds, rolls, plain, fast)
+    made = Program(kinds, plain, fast)
     if not own:
         _PROGRAMS[key] = made
     return made
