@@ -29,7 +29,7 @@ import training  # the script beside this one
 from equipoise.training import data
 
 PRIOR = eq.BoxUniform([-3.0, -3.0], [3.0, 3.0])
-METHOD, MEMBERS, SHARE = "bnre", 5, data.SHARE
+METHOD, MEMBERS, SHARE = "bnre", 5, data.STREAM_ABOVE
 
 
 def image(theta: Tensor, side: int) -> Tensor:
@@ -98,7 +98,7 @@ def main() -> None:
             mapped[:] = x.numpy()
             kinds: list[tuple[str, object, float]] = [("in memory", x, SHARE), ("in a file", mapped, SHARE)]
             for kind, source, share in [*kinds, ("streamed", mapped, 0.0)]:
-                data.SHARE = share
+                data.STREAM_ABOVE = share
                 posterior, seconds = trained(theta, source, options)
                 assert posterior.history is not None
                 loss = float(posterior.history["best_loss"].mean())

@@ -16,6 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import zuko
@@ -27,11 +28,13 @@ from equipoise.losses import objective_kinds, pairs_needed, rolls_needed
 from equipoise.methods import resolve
 from equipoise.networks import Convolutional, Embedding, choose_embedding
 from equipoise.training import PAPER, Member
+from equipoise.training.batches import Batches
 from equipoise.training.data import Data
+from equipoise.training.graphs import Graphs
 from equipoise.training.members import network_of
-from equipoise.training.plateau import Control
-from equipoise.training.segment import Segment
-from equipoise.training.step import State, compiler_available, program
+from equipoise.training.state import MemberState
+from equipoise.training.step import Plan, compiler_available, program_for
+from equipoise.training.step import step as take_step
 
 BATCH = 256
 CASES = {
@@ -148,32 +151,34 @@ def our_step(
     net = network_of(Member(row), prior, body, torch.zeros(2), torch.ones(2))
     constants = torch.zeros(body.statistics_shape), torch.ones(body.statistics_shape)
     flat = torch.cat([net.layout.flatten(net.init([(m, m)], [constants[0]], [constants[1]])) for m in range(members)])
-    objectives = [row.objective] * members
-    kinds, index = objective_kinds(objectives)
-    prog = program(net, tuple(kinds), rolls_needed(objectives[0]), compiled, device)
-    state = State.fresh(flat.to(device), 1e-3)
+    kinds, _ = objective_kinds([row.objective])
+    rolls, least = rolls_needed(row.objective), pairs_needed(row.objective)
+    state = MemberState.fresh(
+        flat.to(device),
+        1e-3,
+        epochs=1,
+        strength=torch.full((members,), row.strength, device=device),
+        shuffle_key=torch.arange(members, device=device),
+    )
     data = Data([net.encode(theta)], [x], device)
-    zeros = torch.zeros(members, dtype=torch.int64, device=device)
-    strength = torch.full((members,), row.strength, device=device)
-    per_member = [
-        torch.tensor(index, device=device),
-        strength,
-        zeros.bool(),
-        torch.arange(members, device=device),
-        zeros,
-        zeros,
-    ]
-    least = pairs_needed(objectives[0])
-    segment = Segment(prog, state, Control.fresh(state), per_member, data, data, PAPER, BATCH, least)
-    segment.run_epoch(0)
+    program = program_for(net, tuple(kinds), rolls, compiled, device)
+    trainable = net.layout.trainable.to(device, flat.dtype).unsqueeze(0)
+    sizes = (BATCH,) * (data.n // BATCH)
+    plan = Plan(program, PAPER, trainable, BATCH, sizes, least, validation_codes=data.codes)
+    net.embedding.prepare(device)
+    batches = Batches(data, data, state, BATCH)
+    batches.shuffle(0)
+    graphs = Graphs(device.type == "cuda" and net.capturable(device), [*state.tensors().values(), batches.cursor])
+    replay = graphs.captured(partial(take_step, plan, state, batches, BATCH))
     taken = 0
 
     def step() -> None:
         nonlocal taken
-        if taken % segment.full == 0:
-            segment.cursor.zero_()
+        if taken % len(sizes) == 0:
+            batches.cursor.zero_()
         taken += 1
-        segment._run("step", segment._step)
+        batches.receive(graphs.possible)
+        replay()
 
     return step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import sys
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.training import Settings
+from equipoise.methods import resolve
+from equipoise.training import PAPER
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,13 +61,16 @@ class Writer:
 def small(monkeypatch, tmp_path):
     """Everything that takes long takes less; what is written goes to a folder of its own."""
 
-    def fewer(theta, x, **options):
-        options = {"epochs": 1, "hidden": (8,), "members": 2, "compile": False, "progress": False} | options
-        whole = hasattr(x, "lazy_x")  # simulations have no rows of x by index
+    def fewer(theta, x=None, **options):
+        options = {"method": "bnpe_init", "settings": eq.Settings(compile=False)} | options
+        options |= {"epochs": 1, "members": 2, "progress": False}
+        options["method"] = resolve(options["method"]).but(hidden=(8,))
+        whole = x is None or hasattr(x, "lazy_x")  # simulations have no rows of x by index
         return fit(theta if whole else theta[:400], x if whole else x[:400], **options)
 
     def many(members, data, **options):
-        options = {"settings": Settings(epochs=1), "hidden": (8,), "progress": False} | options
+        members = [dataclasses.replace(m, method=m.method.but(hidden=(8,))) for m in members]
+        options |= {"settings": dataclasses.replace(options.get("settings", PAPER), epochs=1), "progress": False}
         return fit_many(members, [(theta[:400], x[:400]) for theta, x in data], **options)
 
     fit, fit_many = eq.fit, eq.fit_many

@@ -41,6 +41,7 @@ _HOME = {
     "METHODS": "methods",
     "Method": "methods",
     "Member": "training",
+    "Settings": "training",
     "fit": "training",
     "fit_many": "training",
     "Posterior": "posteriors",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from .tasks import Task as Task
     from .tasks import task as task
     from .training import Member as Member
+    from .training import Settings as Settings
     from .training import fit as fit
     from .training import fit_many as fit_many
 

@@ -2,8 +2,8 @@
 
 A method is a network, a base loss, a balance term with its strength λ, and how the network starts. What a call
 leaves `None` follows the row. Every other choice that describes a method (estimates of the balance, the contrastive
-sets, the size of the network) is a field with the paper's value as its default: `dataclasses.replace(METHODS["bnpe"],
-hidden=(64, 64))` is a method like any other.
+sets, the size of the network) is a field with the paper's value as its default: `METHODS["bnpe"].but(hidden=(64, 64))`
+is a method like any other.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 __all__ = ["METHODS", "Method", "resolve"]
 
 import dataclasses
+from typing import Any
 
 from .losses import BALANCES, Objective
 from .networks import INITS, STARTS
+from .support.checks import finite_number, one_of, whole_number
 from .support.words import did_you_mean
 
 #: λ of the balanced methods, the paper's.
@@ -60,12 +62,48 @@ class Method:
     transforms: int = 3
 
     def __post_init__(self) -> None:
-        if isinstance(self.hidden, int | str):
-            raise TypeError(f"hidden is the width of each layer, such as (256, 256, 256), got {self.hidden!r}")
-        if self.hidden is not None:  # however it was given, methods that mean the same are equal
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-        if self.init is not None and (self.init not in INITS or self.network != "flow"):
-            raise ValueError(f"init is one of {', '.join(INITS)}, for flows; got {self.init!r} for {self.name}")
+        one_of("network", self.network, ("classifier", "flow"))
+        one_of("start", self.start, STARTS)
+        if self.network != "flow" and self.start != "random":
+            raise ValueError(f"start={self.start!r} is for flows; {self.name!r} trains a classifier")
+        if self.init is not None:
+            one_of("init", self.init, INITS)
+            if self.network != "flow":
+                raise ValueError(f"init={self.init!r} is for flows; {self.name!r} trains a classifier")
+        plain: dict[str, Any] = {  # NumPy's numbers as Python's
+            "strength": finite_number("strength", self.strength, least=0),
+            "gamma": finite_number("gamma", self.gamma, above=0),
+            "contrastive": whole_number("contrastive", self.contrastive, least=1),
+            "normalizer": whole_number("normalizer", self.normalizer, least=1),
+            "transforms": whole_number("transforms", self.transforms, least=1),
+        }
+        if self.hidden is not None:
+            if isinstance(self.hidden, int | float | str):
+                raise TypeError(f"hidden is the width of each layer, such as (256, 256, 256), got {self.hidden!r}")
+            if not len(self.hidden):
+                raise ValueError("hidden is the width of each layer, such as (256, 256, 256), got none")
+            # However they were given, methods that mean the same are equal.
+            plain["hidden"] = tuple(whole_number("each width of hidden", width, least=1) for width in self.hidden)
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        _ = self.objective  # refuses impossible combinations
+
+    def but(self, **changes: Any) -> Method:
+        """The same method with some fields changed.
+
+        Example:
+            >>> METHODS["npe"].but(hidden=(64, 64)).hidden
+            (64, 64)
+            >>> METHODS["npe"].but(hiden=(64, 64))
+            Traceback (most recent call last):
+                ...
+            TypeError: there is no field of a method 'hiden'; did you mean 'hidden'? There are ...
+        """
+        known = [f.name for f in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                raise TypeError(did_you_mean(name, known, "field of a method"))
+        return dataclasses.replace(self, **changes)
 
     @property
     def objective(self) -> Objective:
@@ -112,24 +150,18 @@ def resolve(
         if method not in METHODS:
             raise ValueError(did_you_mean(method, METHODS, "method"))
         method = METHODS[method]
+    if not isinstance(method, Method):
+        raise TypeError(f"method is a name of eq.METHODS or an eq.Method, got {method!r}")
     if balance is not None:
-        if balance not in BALANCES:
-            raise ValueError(f"balance is one of {', '.join(BALANCES)}, got {balance!r}")
-        default = 0.0 if balance == "none" else (method.strength or STRENGTH)
-        method = dataclasses.replace(method, balance=balance, strength=default)
+        one_of("balance", balance, BALANCES)
+        method = method.but(balance=balance, strength=0.0 if balance == "none" else (method.strength or STRENGTH))
     if strength is not None:
+        finite_number("balance_strength", strength, least=0)
         if strength > 0 and method.balance == "none":
             raise ValueError(
                 f"balance_strength={strength} has nothing to weigh: {method.name!r} has no balance term. Pass "
                 "balance='chi2' as well, or "
                 f"choose a balanced method ({', '.join(m.name for m in METHODS.values() if m.balance != 'none')})."
             )
-        method = dataclasses.replace(method, strength=float(strength))
-    if start is not None:
-        if start not in STARTS:
-            raise ValueError(f"start is one of {', '.join(STARTS)}, got {start!r}")
-        if method.network != "flow" and start != "random":
-            raise ValueError(f"start={start!r} is for flows; {method.name!r} trains a classifier")
-        method = dataclasses.replace(method, start=start)
-    _ = method.objective  # refuses impossible combinations here, before anything runs
-    return method
+        method = method.but(strength=float(strength))
+    return method if start is None else method.but(start=start)

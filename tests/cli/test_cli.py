@@ -472,7 +472,7 @@ Checkpoint.due = lambda self: not self.path.exists()
 load = Checkpoint.load
 def tell(self):
     found = load(self)
-    print("begins at epoch", 0 if found is None else int(found["epoch"]), file=sys.stderr, flush=True)
+    print("begins at epoch", 0 if found is None else int(found["epochs_done"]), file=sys.stderr, flush=True)
     return found
 Checkpoint.load = tell
 from equipoise.cli import app

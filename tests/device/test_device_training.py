@@ -22,10 +22,10 @@ SMALL: dict[str, Any] = {
     "members": 2,
     "epochs": 7,
     "batch_size": 32,
-    "hidden": (8, 8),
-    "compile": False,
+    "settings": Settings(compile=False),
     "progress": False,
 }
+METHODS = {name: method.but(hidden=(8, 8)) for name, method in eq.METHODS.items()}
 
 
 def pairs(n: int = 160, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -45,10 +45,10 @@ def agree(away: Posterior, here: Posterior, tolerance: float = 1e-5) -> None:
 @pytest.mark.parametrize("method", ["bnpe_init", "bnre_c"])
 def test_methods(method: str) -> None:
     theta, x = pairs()
-    here = eq.fit(theta, x, prior=PRIOR, method=method, device="cpu", **SMALL)
+    here = eq.fit(theta, x, prior=PRIOR, method=METHODS[method], device="cpu", **SMALL)
     with pretended_gpu():
         before = torch.cuda.get_rng_state()
-        away = eq.fit(theta, x, prior=PRIOR, method=method, device="cuda", **SMALL)
+        away = eq.fit(theta, x, prior=PRIOR, method=METHODS[method], device="cuda", **SMALL)
         assert away.device.type == "cuda" and away.prior.device.type == "cuda"
         assert away.record["trained_on"] == "cuda"
         agree(away, here)
@@ -58,12 +58,12 @@ def test_methods(method: str) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_host_looks_at_epochs_and_not_at_batches(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the batches cost no further look and no copy to the host; nor to the device, if the data are there."""
-    monkeypatch.setattr(data, "SHARE", 0.0 if streamed else 1.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.0 if streamed else 1.0)
     theta, x = pairs()
     waits = []
     for size in (48, 24):  # 3 and 6 batches of 144 pairs, and one of 16 to validate
         with pretended_gpu() as counts:
-            eq.fit(theta, x, prior=PRIOR, method="bnre", device="cuda", **(SMALL | {"batch_size": size}))
+            eq.fit(theta, x, prior=PRIOR, method=METHODS["bnre"], device="cuda", **(SMALL | {"batch_size": size}))
         waits.append(counts)
     assert (waits[0].looks, waits[0].to_host) == (waits[1].looks, waits[1].to_host)
     assert waits[1].to_device - waits[0].to_device == (3 * SMALL["epochs"] if streamed else 0)
@@ -72,18 +72,20 @@ def test_the_host_looks_at_epochs_and_not_at_batches(streamed: bool, monkeypatch
 @pytest.mark.parametrize(("place", "device"), [("cuda", "cuda"), ("cuda", "cuda:0"), ("cuda", None), ("cpu", None)])
 def test_data_from_either_device(place: str, device: str | None) -> None:
     theta, x = pairs()
-    here = eq.fit(theta, x, prior=PRIOR, method="bnre", device="cpu", **SMALL)
+    here = eq.fit(theta, x, prior=PRIOR, method=METHODS["bnre"], device="cpu", **SMALL)
     with pretended_gpu():
-        away = eq.fit(theta.to(place), x.to(place), prior=PRIOR, method="bnre", device=device, **SMALL)
+        away = eq.fit(theta.to(place), x.to(place), prior=PRIOR, method=METHODS["bnre"], device=device, **SMALL)
         assert away.device.type == ("cuda" if device is not None else place)
         agree(away, here)
 
 
 def test_a_cpu_training_of_data_on_the_gpu() -> None:
     theta, x = pairs()
-    here = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **SMALL)
+    here = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cpu", **SMALL)
     with pretended_gpu():
-        away = eq.fit(theta.to("cuda"), x.to("cuda"), prior=PRIOR.to("cuda"), method="nre", device="cpu", **SMALL)
+        away = eq.fit(
+            theta.to("cuda"), x.to("cuda"), prior=PRIOR.to("cuda"), method=METHODS["nre"], device="cpu", **SMALL
+        )
         assert away.device.type == "cpu"
         agree(away, here)
 
@@ -96,19 +98,16 @@ def test_data_that_are_streamed(
 ) -> None:
     """A batch at a time where the GPU has no room, and once where it has; the training is the same."""
     theta, x = pairs()
-    settings = Settings(epochs=6, batch_size=40, partial_batch=partial_batch)
-    members = [eq.Member(eq.METHODS["bnre"], seed) for seed in range(2)]
-    options: dict[str, Any] = {"prior": PRIOR, "settings": settings, "hidden": (8, 8)} | {
-        "compile": False,
-        "progress": False,
-    }
+    settings = Settings(epochs=6, batch_size=40, partial_batch=partial_batch, compile=False)
+    members = [eq.Member(METHODS["bnre"], seed) for seed in range(2)]
+    options: dict[str, Any] = {"prior": PRIOR, "settings": settings, "progress": False}
     here = eq.fit_many(members, [(theta, x)], device="cpu", **options)
     source: Any = x
     if kind == "memory-mapped":
         source = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=tuple(x.shape))
         source[:] = x.numpy()
-    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
-    monkeypatch.setattr(data, "BLOCK", 7 * x.shape[1])  # rows are not a multiple of a block's
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.6 if room else 0.0)
+    monkeypatch.setattr(data, "BLOCK_NUMBERS", 7 * x.shape[1])  # rows are not a multiple of a block's
     copies, replays, unpinned = [], [], []
     for epochs in (2, 6):
         options["settings"] = dataclasses.replace(settings, epochs=epochs)
@@ -142,9 +141,9 @@ class Constant(nn.Module):
 def test_a_module_that_cannot_be_captured_trains_slower(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     theta, x = pairs()
     torch.manual_seed(0)
-    options: dict[str, Any] = {"prior": PRIOR, "method": "npe", "embedding": Constant()} | SMALL
+    options: dict[str, Any] = {"prior": PRIOR, "method": METHODS["npe"], "embedding": Constant()} | SMALL
     here = eq.fit(theta, x, device="cpu", **options)
-    monkeypatch.setattr(data, "SHARE", 0.6 if room else 0.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.6 if room else 0.0)
     with pretended_gpu() as counts, pytest.warns(UserWarning, match="cannot be captured as a CUDA graph.*slower"):
         away = eq.fit(theta, x, device="cuda", **options)
     assert counts.replays == 0
@@ -162,7 +161,7 @@ def test_what_decides_is_what_is_held(tmp_path: Path, monkeypatch: pytest.Monkey
     with pretended_gpu(), monkeypatch.context() as patch:
         for free, streamed in ((2 * 160, False), (2 * 160 - 1, True)):
             patch.setattr(torch.cuda, "mem_get_info", lambda device=None, free=free: (free, free))
-            patch.setattr(data, "SHARE", 1.0)
+            patch.setattr(data, "STREAM_ABOVE", 1.0)
             made = data.Data([theta.to("cuda")], mapped, torch.device("cuda"))
             assert made.stream is streamed and made.dtype == torch.float32
             which, index = torch.tensor([1, 0]), torch.tensor([[3, 4], [5, 5]])
@@ -181,7 +180,7 @@ def test_what_decides_is_what_is_held(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little memory is free: they are there already."""
-    monkeypatch.setattr(data, "SHARE", 0.0)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.0)
     x = torch.randn(8, 3)
     with pretended_gpu():
         for device in ("cuda", "cuda:0"):
@@ -203,11 +202,12 @@ def test_memory_that_is_held_and_not_used_is_free(monkeypatch: pytest.MonkeyPatc
 def test_members_that_leave() -> None:
     """A stack that shrinks is captured anew; what a member becomes does not depend on when the host looks."""
     theta, x = pairs()
-    small = SMALL | {"members": 4, "epochs": 40, "patience": 0, "learning_rate": 0.1}
-    here = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **small)
+    settings = Settings(patience=0, learning_rate=0.1, compile=False)
+    small = SMALL | {"members": 4, "epochs": 40, "settings": settings}
+    here = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cpu", **small)
     assert here.history is not None and len(set(here.history["epochs"].values.tolist())) > 2
     with pretended_gpu():
-        agree(eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", **small), here)
+        agree(eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cuda", **small), here)
 
 
 def test_a_gpu_that_is_not_there() -> None:
@@ -220,9 +220,9 @@ def test_counts_in_images() -> None:
     theta, x = pairs(100)
     images = (x.abs() * 10).to(torch.uint8)[:, None, :, None] + torch.arange(4, dtype=torch.uint8)
     small = SMALL | {"epochs": 2, "embedding": Convolutional((1, 3, 4), 2, 2)}
-    here = eq.fit(theta, images, prior=PRIOR, device="cpu", **small)
+    here = eq.fit(theta, images, prior=PRIOR, method=METHODS["bnpe_init"], device="cpu", **small)
     with pretended_gpu():
-        agree(eq.fit(theta, images, prior=PRIOR, device="cuda", **small), here, 1e-4)
+        agree(eq.fit(theta, images, prior=PRIOR, method=METHODS["bnpe_init"], device="cuda", **small), here, 1e-4)
 
 
 class Ratio(nn.Module):
@@ -240,22 +240,29 @@ def test_modules_of_the_users_own(place: str) -> None:
     theta, x = pairs()
     small = SMALL | {"epochs": 2}
     embedding = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    here = eq.fit(theta, x, prior=PRIOR, embedding=embedding, device="cpu", **small)
-    ratio = eq.fit(theta, x, prior=PRIOR, method="nre", network=Ratio(), device="cpu", **small)
+    here = eq.fit(theta, x, prior=PRIOR, method=METHODS["npe"], embedding=embedding, device="cpu", **small)
+    ratio = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], network=Ratio(), device="cpu", **small)
     with pretended_gpu():
-        agree(eq.fit(theta, x, prior=PRIOR, embedding=embedding.to(place), device="cuda", **small), here)
+        agree(
+            eq.fit(theta, x, prior=PRIOR, method=METHODS["npe"], embedding=embedding.to(place), device="cuda", **small),
+            here,
+        )
         own = Ratio().to(place)
-        agree(eq.fit(theta, x, prior=PRIOR, method="nre", network=own, device="cuda", **small), ratio)
+        agree(eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], network=own, device="cuda", **small), ratio)
 
 
 def test_checkpoints_move_between_devices(tmp_path: Path) -> None:
     """A training that was begun on the GPU and is complete is read there and on the CPU alike."""
     theta, x = pairs()
     with pretended_gpu():
-        away = eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", checkpoint=tmp_path, **SMALL)
-        again = eq.fit(theta, x, prior=PRIOR, method="nre", device="cuda", checkpoint=tmp_path, **SMALL)
+        away = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cuda", checkpoint=tmp_path, **SMALL)
+        again = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cuda", checkpoint=tmp_path, **SMALL)
         agree(again, away.to("cpu"), 0)
-    agree(eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", checkpoint=tmp_path, **SMALL), again.to("cpu"), 0)
+    agree(
+        eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cpu", checkpoint=tmp_path, **SMALL),
+        again.to("cpu"),
+        0,
+    )
 
 
 def test_the_switch_of_tf32_is_put_back_and_left_to_the_user() -> None:
@@ -273,7 +280,7 @@ def test_the_switch_of_tf32_is_put_back_and_left_to_the_user() -> None:
     newer = switch.fp32_precision
     try:
         switch.fp32_precision = "tf32"
-        q = eq.fit(theta, x, prior=PRIOR, method="nre", device="cpu", **small)
+        q = eq.fit(theta, x, prior=PRIOR, method=METHODS["nre"], device="cpu", **small)
         eq.diagnose(q, *pairs(60, seed=1), samples=8, progress=False)
         assert switch.fp32_precision == "tf32"
     finally:

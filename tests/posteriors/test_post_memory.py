@@ -14,7 +14,7 @@ from equipoise.posteriors import remember
 from equipoise.posteriors.memory import warn_if_far
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
-QUICK = {"epochs": 2, "members": 2, "hidden": (8, 8), "batch_size": 32, "progress": False, "compile": False}
+QUICK = {"epochs": 2, "members": 2, "batch_size": 32, "progress": False}
 
 
 def pairs(n: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -25,7 +25,7 @@ def pairs(n: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def posterior() -> eq.Posterior:
-    return eq.fit(*pairs(), prior=PRIOR, method="bnpe_init", **QUICK)
+    return eq.fit(*pairs(), prior=PRIOR, method=eq.METHODS["bnpe_init"].but(hidden=(8, 8)), **QUICK)
 
 
 def test_an_observation_far_from_training_is_told(posterior: eq.Posterior, tmp_path: Path) -> None:

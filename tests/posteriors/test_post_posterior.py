@@ -165,10 +165,9 @@ def test_draws_for_many_observations_belong_to_their_observations() -> None:
     prior = eq.BoxUniform([-1.0], [1.0])
     theta = 2 * torch.rand(3000, 1, generator=g) - 1
     x = theta + 0.1 * torch.randn(3000, 1, generator=g)
-    for method in ("npe", "nre"):
-        p = eq.fit(
-            theta, x, prior=prior, method=method, members=2, epochs=15, batch_size=64, hidden=(32, 32), progress=False
-        )
+    for name in ("npe", "nre"):
+        method = eq.METHODS[name].but(hidden=(32, 32))
+        p = eq.fit(theta, x, prior=prior, method=method, members=2, epochs=15, batch_size=64, progress=False)
         means = p.sample_batched((500,), torch.tensor([[-0.7], [0.0], [0.7]]), seed=0).mean(0)[:, 0]
         assert torch.allclose(means, torch.tensor([-0.7, 0.0, 0.7]), atol=0.12)
 
@@ -329,7 +328,13 @@ def test_a_prior_of_scipys_gives_the_same_every_time() -> None:
     assert torch.equal(p.log_prob(x, x), p.log_prob(x, x))
     assert torch.equal(p.sample((50,), x=x, seed=1), p.sample((50,), x=x, seed=1))
     theta = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
-    options = {"method": "npe", "members": 1, "epochs": 1, "hidden": (8,), "batch_size": 16, "progress": False}
+    options = {
+        "method": eq.METHODS["npe"].but(hidden=(8,)),
+        "members": 1,
+        "epochs": 1,
+        "batch_size": 16,
+        "progress": False,
+    }
     a, b = (eq.fit(theta, theta, prior=Numpys(), device="cpu", **options) for _ in range(2))
     assert a.history.validation_loss.equals(b.history.validation_loss)
 
@@ -342,7 +347,7 @@ def saved(tmp_path: Path) -> tuple[Posterior, Path]:
     g = torch.Generator().manual_seed(0)
     theta = BOX.from_uniform(torch.rand(100, 2, generator=g))
     x = torch.randn(100, 4, generator=g)
-    p = eq.fit(theta, x, prior=BOX, method="bnre", members=2, epochs=2, hidden=(8, 8), progress=False)
+    p = eq.fit(theta, x, prior=BOX, method=eq.METHODS["bnre"].but(hidden=(8, 8)), members=2, epochs=2, progress=False)
     p.save(tmp_path / "model")
     return p, tmp_path / "model"
 
@@ -432,8 +437,9 @@ def test_another_prior_of_ones_own_than_before_is_refused(tmp_path: Path) -> Non
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theta, x = BOX.sample((100,)), torch.randn(100, 4)
-    options = {"epochs": np.int64(2), "gamma": np.float32(0.5), "members": 1, "hidden": (8,), "progress": False}
-    p = eq.fit(theta, x, prior=BOX, method="nre_c", **options)
+    method = eq.METHODS["nre_c"].but(gamma=np.float32(0.5), hidden=(8,))
+    options = {"epochs": np.int64(2), "members": 1, "progress": False}
+    p = eq.fit(theta, x, prior=BOX, method=method, **options)
     p.save(tmp_path)
     record = eq.load(tmp_path).record
     assert record["settings"]["epochs"] == 2 and record["method"]["gamma"] == 0.5
@@ -535,7 +541,16 @@ def test_a_part_that_is_trained_already_comes_back_with_its_statistics(tmp_path:
     for _ in range(10):
         body(3 + torch.randn(60, 4))
     body[0].requires_grad_(False)
-    p = eq.fit(theta, x, prior=BOX, method="nre", embedding=body, members=2, epochs=2, hidden=(8,), progress=False)
+    p = eq.fit(
+        theta,
+        x,
+        prior=BOX,
+        method=eq.METHODS["nre"].but(hidden=(8,)),
+        embedding=body,
+        members=2,
+        epochs=2,
+        progress=False,
+    )
     for name, value in body[0].state_dict().items():
         if value.is_floating_point():
             assert torch.equal(p.stack[f"module.0.{name}"], value.expand(2, *value.shape)), name
@@ -555,7 +570,16 @@ def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
 
     theta, x = BOX.sample((100,)), torch.randn(100, 4)
     body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
-    p = eq.fit(theta, x, prior=Own(), method="npe", embedding=body, members=1, epochs=1, hidden=(8,), progress=False)
+    p = eq.fit(
+        theta,
+        x,
+        prior=Own(),
+        method=eq.METHODS["npe"].but(hidden=(8,)),
+        embedding=body,
+        members=1,
+        epochs=1,
+        progress=False,
+    )
     p.save(tmp_path)
     with pytest.raises(ValueError, match=r"prior=…"):
         eq.load(tmp_path)

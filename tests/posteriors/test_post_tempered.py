@@ -70,7 +70,7 @@ def test_effective_draws_of_members_add_up_and_those_of_observations_do_not() ->
     torch.manual_seed(0)
     prior = eq.GaussianPrior(torch.zeros(3), torch.eye(3))
     theta = prior.sample((300,))
-    few = {"method": "nre", "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    few = {"method": eq.METHODS["nre"].but(hidden=(8,)), "epochs": 2, "progress": False, "device": "cpu"}
     p = eq.fit(theta, theta + torch.randn(300, 3), prior=prior, members=4, **few)
     p.sample((2000,), x=theta[0])
     assert 1000 <= p.sampler["ess"] <= 2000.5

@@ -102,7 +102,7 @@ def test_arrays_on_disk_train_and_are_judged_like_those_in_memory(kind: str, tmp
         for name, values in (("x", x), ("judged", judged)):
             np.save(tmp_path / f"{name}.npy", values)
             file[name] = values
-    few = {"method": "npe", "members": 1, "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    few = {"method": eq.METHODS["npe"].but(hidden=(8,)), "members": 1, "epochs": 2, "progress": False, "device": "cpu"}
     usual = eq.fit(theta, x.astype(np.float32), prior=prior, **few)
     ranks = eq.diagnose(usual, new, judged.astype(np.float32), samples=20, progress=False)["rank"]
     mapped, others = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("x", "judged"))
@@ -123,12 +123,12 @@ def test_arrays_on_disk_train_and_are_judged_like_those_in_memory(kind: str, tmp
 @pytest.mark.parametrize("kind", ["f4", "i2"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_masked_on_disk_is_refused(kind: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "WHOLE", 1 << 30 if whole else 0)
+    monkeypatch.setattr(data, "READ_WHOLE_BELOW", 1 << 30 if whole else 0)
     rng = np.random.default_rng(0)
     theta = rng.random((200, 1))
     x = rng.poisson(20 * theta, (200, 2)).astype(kind)
     x[100, 1] = 77
-    few = {"method": "npe", "members": 1, "epochs": 2, "hidden": (8,), "progress": False, "device": "cpu"}
+    few = {"method": eq.METHODS["npe"].but(hidden=(8,)), "members": 1, "epochs": 2, "progress": False, "device": "cpu"}
     prior = eq.BoxUniform([0.0], [1.0])
     for standardize in (True, False) if kind == "i2" or whole else ():
         with pytest.raises(ValueError, match=r"NaN.*row 100|masked"):
@@ -165,7 +165,7 @@ def test_arrays_of_all_kinds_are_judged() -> None:
     rng = np.random.default_rng(0)
     theta = rng.random((400, 1))
     counts = rng.poisson(20 * theta).astype(">u2")
-    few = {"method": "npe", "members": 1, "epochs": 1, "hidden": (8,), "progress": False}
+    few = {"method": eq.METHODS["npe"].but(hidden=(8,)), "members": 1, "epochs": 1, "progress": False}
     posterior = eq.fit(theta[200:], counts[200:], prior=prior, **few)
     theta, counts = theta[:200], counts[:200]
     usual = eq.diagnose(posterior, theta, counts.astype(np.float32), samples=20, progress=False)

@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from equipoise.support.errors import CheckpointMismatch, DamagedFile
+
 from .options import (
     METHOD_NAMES,
     AsJson,
@@ -105,18 +107,18 @@ def fit(
         )
         try:
             posterior = training()
-        except ValueError as error:
-            if "start='random'" in str(error):
-                raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
-            if str(kept) not in str(error):
-                raise
+        except (CheckpointMismatch, DamagedFile) as error:
             if not force:
                 raise ValueError(
-                    f"{kept} keeps an unfinished training of other data or options, or of another version. Repeat its "
-                    "command, give another --out, or --force to begin anew"
+                    f"{kept} keeps an unfinished training of other data or options, or of another version, or is "
+                    "damaged. Repeat its command, give another --out, or --force to begin anew"
                 ) from error
             shutil.rmtree(kept)
             posterior = training()
+        except ValueError as error:
+            if "start='random'" in str(error):
+                raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
+            raise
         posterior.save(out)
         shutil.rmtree(kept, ignore_errors=True)
         if not quiet:

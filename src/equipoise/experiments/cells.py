@@ -30,7 +30,7 @@ from typing import Any
 
 from equipoise.methods import Method
 from equipoise.support.randomness import integer
-from equipoise.training import Settings
+from equipoise.training import Settings, batch_for
 
 from .entries import Entry, resolve_entry
 from .grids import Grid
@@ -124,7 +124,7 @@ class Stack:
     def steps(self) -> int:
         """Steps of an epoch."""
         training = int(round(self.budget * 0.9, 9))
-        whole, left = divmod(training, self.settings.batch_size)
+        whole, left = divmod(training, self.settings.batch_size or batch_for(self.budget, 0.1))
         return max(1, whole + (self.settings.partial_batch and left > 0))
 
     @property
@@ -216,7 +216,7 @@ def _cell(
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
         "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
-        "settings": dataclasses.asdict(grid.settings(keep)),
+        "settings": grid.settings(keep).numbers(),
         "judge": [recipe, rules.pairs, rules.test, rules.samples],
         "members": grid.members,
         "seed": grid.seed,

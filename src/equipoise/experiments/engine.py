@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from equipoise.support.errors import CheckpointMismatch, DamagedFile
+
 from .cells import Stack
 from .costs import cost, device_kind, pace
 from .folder import Folder
@@ -95,10 +97,10 @@ def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> 
         try:
             try:
                 compute(stack, folder, execution.device, execution.threads, keep, execution.compile)
-            except ValueError as error:
-                if "checkpoint" not in str(error) or not folder.checkpoint(identity).exists():
+            except (CheckpointMismatch, DamagedFile):
+                if not folder.checkpoint(identity).exists():
                     raise
-                # The state of another version of the training is of no use.
+                # The state of another version of the training, or a damaged one, is of no use.
                 shutil.rmtree(folder.checkpoint(identity))
                 compute(stack, folder, execution.device, execution.threads, keep, execution.compile)
         except Exception as error:

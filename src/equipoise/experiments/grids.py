@@ -275,7 +275,7 @@ def _check(grid: Grid) -> None:
         raise GridError(nearest(str(grid.recipe), RECIPES, "recipe"))
     if not isinstance(grid.gallery, bool):
         raise GridError(f"gallery is true or false, got {grid.gallery!r}")
-    known = [f.name for f in dataclasses.fields(Settings)]
+    known = list(PROTOCOLS[grid.protocol].settings.numbers())
     for key in dict(grid.training):
         if key not in known:
             raise GridError(f"training: {nearest(key, known, 'setting')}")
@@ -307,7 +307,7 @@ def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> 
                 f"budgets: {budget} simulations leave {validation} for validation, and {entry.label} needs at least "
                 f"{least}; the smallest budget is {10 * least}"
             )
-    if settings.batch_size < least:
+    if settings.batch_size is not None and settings.batch_size < least:
         raise GridError(
             f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {least}"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["compute_stack"]
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -122,13 +123,12 @@ def _train(
         members,
         data,
         prior=task.prior,
-        settings=stack.settings,
+        settings=dataclasses.replace(stack.settings, compile=compile),
         embedding=Convolutional(task.x_shape, sizes.layers, sizes.channels) if sizes.layers else None,
         x_scale=sizes.x_scale,
         standardize=sizes.standardize,
         device=device,
         checkpoint=checkpoint,
-        compile=compile,
     )
     return [trained[i : i + stack.members] for i in range(0, len(trained), stack.members)]
 

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
+
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
 from .pairs import contrastive_sets, joint_and_marginal
@@ -58,20 +60,18 @@ class Objective:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss is one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if self.balance not in BALANCES:
-            raise ValueError(f"balance is one of {', '.join(BALANCES)}, got {self.balance!r}")
+        one_of("loss", self.loss, LOSSES)
+        one_of("balance", self.balance, BALANCES)
+        for name in ("unbiased", "normalized"):
+            true_or_false(name, getattr(self, name))
+        finite_number("strength, the weight λ of the balance,", self.strength, least=0)
+        finite_number("gamma", self.gamma, above=0)
+        whole_number("contrastive", self.contrastive, least=1)
+        whole_number("normalizer", self.normalizer, least=1)
         if self.balance == "multiclass" and self.loss != "nre_c":
             raise ValueError(f"multiclass balance is for contrastive losses (nre_c), not for {self.loss}; use 'chi2'")
         if self.balance == "kl" and self.unbiased:
             raise ValueError("KL balance is a logarithm of means and has no unbiased estimate; use 'chi2'")
-        if not (self.strength >= 0 and self.strength < float("inf")):
-            raise ValueError(f"the balance strength λ is a finite number, zero or more, got {self.strength}")
-        if self.contrastive < 1 or self.gamma <= 0:
-            raise ValueError(f"NRE-C needs K ≥ 1 and γ > 0, got K={self.contrastive} and γ={self.gamma}")
-        if self.normalizer < 1:
-            raise ValueError(f"normalizer, the number of rolls behind Ẑ(x), is at least 1, got {self.normalizer}")
 
     @property
     def balanced(self) -> bool:
@@ -173,20 +173,17 @@ def objective_terms(
         # A member sees 0 in the formulas that are not its own, so that none of them can hand it a NaN gradient.
         h = log_ratios if len(kinds) == 1 else torch.where(mine[:, None, None], log_ratios, 0.0)
         balance = _balance(h, kind)
-        loss = _base(h, kind)
+        if kind.loss == "npe":
+            loss = npe(h[..., 0, :])
+        elif kind.loss == "nre":
+            loss = nre(*joint_and_marginal(h))
+        else:
+            loss = nre_c(*contrastive_sets(h, kind.contrastive), gamma=kind.gamma)
         if kind.balanced:
             loss = loss + strength * balance
         total = torch.where(mine, loss, total)
         balances = torch.where(mine, balance, balances)
     return total, balances
-
-
-def _base(h: Tensor, objective: Objective) -> Tensor:
-    if objective.loss == "npe":
-        return npe(h[..., 0, :])
-    if objective.loss == "nre":
-        return nre(*joint_and_marginal(h))
-    return nre_c(*contrastive_sets(h, objective.contrastive), gamma=objective.gamma)
 
 
 def _balance(h: Tensor, objective: Objective) -> Tensor:

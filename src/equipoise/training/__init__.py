@@ -1,16 +1,19 @@
-"""Training: stacks of members, one step for all of them, `fit`.
+"""Training: from pairs to posteriors, many members at once.
 
-    fit ──► inputs ──► members ──► stacking ──► loop ──► outcome
-            settings               data         segment: step, shuffle, plateau
-                                                checkpoint
+    fit ──► fit_many ──► train_stack ──► step ──► losses
+            inputs       loop            step
+            standardize  batches, data   graphs
+            modules      plateau
+            members      checkpoint
+            outcome      state
 
-Below a stage stands what it uses.
+Below a function stand the files that it uses; `settings` is used everywhere.
 """
 
 from __future__ import annotations
 
 from .fit import fit, fit_many
 from .members import Member
-from .settings import PAPER, RELEASED, Settings
+from .settings import DEFAULT, PAPER, RELEASED, Settings, batch_for
 
-__all__ = ["PAPER", "RELEASED", "Member", "Settings", "fit", "fit_many"]
+__all__ = ["DEFAULT", "PAPER", "RELEASED", "Member", "Settings", "batch_for", "fit", "fit_many"]

@@ -1,8 +1,7 @@
 """Checkpoints: one safetensors file, written whole and renamed, that names the training it belongs to.
 
 A killed training loses at most what it did since the last checkpoint, and ends in the same weights as one that was
-not killed: the state of the stack, the plateau rule and the history are stored, and shuffles follow from the epoch
-number.
+not killed: the state of all members is stored, and shuffles follow from the epoch number.
 """
 
 from __future__ import annotations
@@ -11,20 +10,27 @@ __all__ = ["Checkpoint", "fingerprint"]
 
 import hashlib
 import json
-import os
+import math
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from equipoise.support.arrays import plain
+from equipoise.support.errors import CheckpointMismatch, DamagedFile
+from equipoise.support.files import write_whole
+
+from .data import BLOCK_NUMBERS
+
 #: Of the file. Raise it when what is in it changes, or what a training is known by.
-FORMAT = 3
+FORMAT = 4
 
 
 class Checkpoint:
@@ -54,49 +60,73 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.interval
 
     def save(self, tensors: dict[str, Tensor]) -> None:
-        """Write the state under a temporary name, flush it to disk, and rename it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        """Write the state, whole or not at all."""
         contents = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        try:
-            save_file(contents, temporary, metadata={"format": str(FORMAT), "identity": self.identity})
-        except SafetensorError as error:  # which is how it reports a full disk
-            raise OSError(str(error)) from error
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        metadata = {"format": str(FORMAT), "identity": self.identity, "digest": _digest(contents)}
+        with write_whole(self.path) as temporary:
+            try:
+                save_file(contents, temporary, metadata=metadata)
+            except SafetensorError as error:  # which is how it reports a full disk
+                raise OSError(str(error)) from error
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
-        """The stored state, or None where there is none yet."""
+        """The stored state, or None where there is none yet.
+
+        Raises:
+            CheckpointMismatch: it belongs to another training, or to another version.
+            DamagedFile: it is cut short or altered.
+        """
         if not self.path.exists():
             return None
         try:
             with safe_open(self.path, "pt") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("format") != str(FORMAT):
-                    raise ValueError(
-                        f"the checkpoint {self.path} is of another version of Equipoise; delete the file to start anew"
-                    )
-                if metadata.get("identity") != self.identity:
-                    raise ValueError(
-                        f"the checkpoint {self.path} belongs to another training (other data, prior, method, settings, "
-                        "seed or first weights). Give another checkpoint path, or delete the file to start anew."
-                    )
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise ValueError(f"the checkpoint {self.path} cannot be read ({error}); delete it to start anew") from error
+            raise DamagedFile(
+                f"the checkpoint {self.path} cannot be read ({error}); delete it to start anew"
+            ) from error
+        if metadata.get("format") != str(FORMAT):
+            raise CheckpointMismatch(
+                f"the checkpoint {self.path} is of another version of Equipoise; delete the file to start anew"
+            )
+        if metadata.get("identity") != self.identity:
+            raise CheckpointMismatch(
+                f"the checkpoint {self.path} belongs to another training (other data, prior, method, settings, "
+                "seed or first weights). Give another checkpoint path, or delete the file to start anew."
+            )
+        if metadata.get("digest") != _digest(tensors):
+            raise DamagedFile(f"the checkpoint {self.path} has changed since it was written; delete it to start anew")
+        return tensors
 
 
-def fingerprint(description: dict[str, Any], tensors: Iterable[Any]) -> str:
-    """A hash of a JSON description and of data; of very large data, of evenly spaced rows."""
-    digest = hashlib.blake2b(json.dumps(description, sort_keys=True, default=_plain).encode(), digest_size=16)
-    for tensor in tensors:
-        sample = tensor[:: max(1, len(tensor) // 4096)] if tensor.shape else tensor
-        values = sample.detach().cpu().numpy() if isinstance(sample, Tensor) else np.asarray(sample)
-        digest.update(f"{tuple(tensor.shape)}{values.dtype}".encode())
-        digest.update(values.tobytes())
+def _digest(tensors: dict[str, Tensor]) -> str:
+    """A hash of tensors on the CPU, names and shapes included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
     return digest.hexdigest()
+
+
+def fingerprint(description: dict[str, Any], arrays: Iterable[Any]) -> str:
+    """A hash of a JSON description and of arrays, all of them; what is not in memory is read in blocks."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True, default=_plain).encode())
+    for array in arrays:
+        digest.update(f"{tuple(array.shape)}".encode())
+        for block in _blocks(array):
+            digest.update(str(block.dtype).encode())
+            digest.update(block.data)
+    return digest.hexdigest()
+
+
+def _blocks(array: Any) -> Iterator[np.ndarray]:
+    """An array in pieces of some rows each, in memory."""
+    rows = max(1, BLOCK_NUMBERS // max(1, math.prod(array.shape[1:])))
+    for piece in (array[low : low + rows] for low in range(0, len(array), rows)) if array.shape else (array,):
+        values = piece.detach().cpu().numpy() if isinstance(piece, Tensor) else np.asarray(plain(piece))
+        yield np.ascontiguousarray(values)
 
 
 def _plain(value: Any) -> Any:

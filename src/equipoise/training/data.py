@@ -7,7 +7,7 @@ where members that share a stack start differently. A batch is a gather with ind
 x that is not in memory at all (memory-mapped, or in a file that gives rows by index) is read once, if a GPU has room
 for it. Where it does not fit on the device it stays where it is, and each batch is read and sent when it is needed. A
 CPU reads memory-mapped files so too, which costs no more than memory does; of HDF5, which may have to unpack a whole
-file for a few rows, only what is large. The rows that train and those that judge are kept as their numbers, not as
+file for a few rows, only what is large. Training and validation rows are kept as their numbers, not as
 copies.
 """
 
@@ -27,14 +27,12 @@ from torch import Tensor
 
 from equipoise.support.arrays import plain
 
-#: The share of a device's free memory that x may take before it is streamed.
-SHARE = 0.6
-
+#: x that takes more than this share of a GPU's free memory is streamed.
+STREAM_ABOVE = 0.6
 #: Up to this many bytes of a file that is not memory-mapped are read as a whole by a CPU.
-WHOLE = 1 << 30
-
+READ_WHOLE_BELOW = 1 << 30
 #: How many numbers of an array that is not in memory are read at a time.
-BLOCK = 1 << 24
+BLOCK_NUMBERS = 1 << 24
 
 
 def take(x: Any, rows: Tensor) -> Tensor:
@@ -59,7 +57,7 @@ def take(x: Any, rows: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Some rows of an array, known by their numbers and read when they are wanted.
+    """Some rows of an array, read when they are needed.
 
     Arguments:
         x: a tensor, a NumPy array (memory-mapped too), or anything with `shape` and rows by index (of HDF5, say).
@@ -74,38 +72,38 @@ class Rows:
 
     @property
     def numel(self) -> int:
-        """How many numbers these are."""
+        """How many numbers they hold."""
         return len(self) * math.prod(self.x.shape[1:])
 
     def whole(self) -> Tensor:
-        """All of them; a view of a tensor where they are contiguous."""
+        """All rows; a view of a tensor where they are contiguous."""
         return take(self.x, torch.arange(len(self)) if self.rows is None else self.rows)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What a row is made of, found out by reading one."""
+        """The dtype of a row, found by reading one."""
         return self.x.dtype if isinstance(self.x, Tensor) else self.read(torch.zeros(1, dtype=torch.int64)).dtype
 
     def copy_to(self, place: Tensor) -> None:
-        """Put them all into a tensor with shape `(B, *x_shape)`, some at a time where they are not in memory."""
+        """Copy all rows into a tensor with shape `(B, *x_shape)`, in blocks where they are not in memory."""
         if isinstance(self.x, Tensor):
             place.copy_(self.whole())
             return
-        for some in torch.arange(len(self)).split(max(1, BLOCK * len(self) // max(1, self.numel))):
-            found = as_before(self.read(some), place.dtype)
-            if not bool(found.isfinite().all()):  # what lies in memory has been looked at before
+        for some in torch.arange(len(self)).split(max(1, BLOCK_NUMBERS * len(self) // max(1, self.numel))):
+            found = same_kind(self.read(some), place.dtype)
+            if not bool(found.isfinite().all()):  # what lies in memory has been checked before
                 bad = some[~found.flatten(1).isfinite().all(1)]
                 row = int(bad[0] if self.rows is None else self.rows[bad[0]])
                 raise ValueError(f"x has NaN or infinite values, in row {row} for one; leave those simulations out")
             place[some[0] : some[-1] + 1] = found.to(place.device)
 
     def read(self, index: Tensor) -> Tensor:
-        """Those of an index on the CPU with shape `(B,)`; with shape `(B, *x_shape)`."""
+        """The rows of an index `(B,)` on the CPU, with shape `(B, *x_shape)`."""
         return take(self.x, index if self.rows is None else self.rows[index])
 
 
-def as_before(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows, if they are numbers of the kind that the first one was: a mask makes NaN of what it hides."""
+def same_kind(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of the dtype that the first one had; whole numbers with a mask become floats, and are refused."""
     if rows.is_floating_point() and not dtype.is_floating_point:
         raise ValueError("x holds whole numbers of which some are masked; fill them in, or leave those pairs out")
     return rows
@@ -153,13 +151,13 @@ class Data:
         on_disk = [r.x for r in self.xs if not isinstance(r.x, Tensor)]
         size = sum(r.numel for r in self.xs) * self.dtype.itemsize
         if self.device.type != "cuda":
-            return any(isinstance(x, np.ndarray) for x in on_disk) or (bool(on_disk) and size > WHOLE)
+            return any(isinstance(x, np.ndarray) for x in on_disk) or (bool(on_disk) and size > READ_WHOLE_BELOW)
         if not on_disk and all(r.x.device == self.codes.device for r in self.xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         # What PyTorch holds from earlier trainings and does not use is free as well.
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return size > SHARE * free
+        return size > STREAM_ABOVE * free
 
     def _held(self) -> Tensor:
         """All data sets on the device, with shape `(S, N, *x_shape)`; each is put in its place before the next is
@@ -187,6 +185,6 @@ class Data:
             # A file is asked once for the rows of all members: it may have to unpack much of itself each time.
             together = not isinstance(self.xs[s].x, np.ndarray | Tensor)
             for some in [mine] if together else [[m] for m in mine]:
-                found = as_before(self.xs[s].read(rows[some].flatten()), self.dtype)
+                found = same_kind(self.xs[s].read(rows[some].flatten()), self.dtype)
                 x[some] = found.to(self.dtype).unflatten(0, (len(some), -1))
         return x.to(self.device, non_blocking=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["fit", "fit_many"]
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,30 +21,28 @@ from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, remember
 from equipoise.priors import as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
+from equipoise.support.checks import finite_number, true_or_false, whole_number
+from equipoise.support.devices import as_device
 from equipoise.support.randomness import integer
+from equipoise.support.words import did_you_mean
 
+from .checkpoint import Checkpoint
 from .data import take
-from .inputs import (
-    Pairs,
-    as_device,
-    as_embedding,
-    batch_for,
-    check_pairs,
-    split_rows,
-    warn_about_few,
-)
-from .loop import OnEpoch, Trained
-from .members import Member, network_of
-from .outcome import posterior_of, report_divergence, report_idleness
-from .scaling import affordable, theta_scaling, x_scaling
-from .settings import PAPER, Settings
-from .stacking import grouped, train_members
-from .trial import try_out
+from .inputs import Pairs, check_pairs, split_rows, warn_about_few
+from .loop import OnEpoch, Trained, train_stack
+from .members import Member, grouped, network_of, stack_identity, stack_inputs
+from .modules import as_embedding, try_out
+from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
+from .settings import DEFAULT, PAPER, Settings, batch_for
+from .standardize import rows_to_read, theta_scaling, x_scaling
+
+#: Former keywords of `fit` that are fields of a method under another name.
+RENAMED = {"unbiased_balance": "unbiased", "normalized_balance": "normalized"}
 
 
 def fit(
     theta: Any,
-    x: Any,
+    x: Any = None,
     *,
     prior: Any,
     method: str | Method = "bnpe_init",
@@ -51,119 +50,84 @@ def fit(
     balance_strength: float | None = None,
     start: str | None = None,
     members: int = 5,
-    epochs: int = 500,
+    epochs: int | None = None,
     batch_size: int | None = None,
     validation_fraction: float = 0.1,
     standardize: bool = True,
-    keep: str = "best",
+    keep: str | None = None,
     embedding: nn.Module | Embedding | None = None,
     network: nn.Module | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
-    learning_rate: float = 1e-3,
-    patience: int = 10,
-    early_stop: bool = True,
-    weight_decay: float = 0.0,
-    clip: float | None = 5.0,
-    unbiased_balance: bool = False,
-    normalized_balance: bool = False,
-    contrastive: int = 5,
-    gamma: float = 1.0,
-    init: str | None = None,
-    hidden: Sequence[int] | None = None,
-    transforms: int = 3,
-    compile: bool | None = None,
+    settings: Settings | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
+    **unknown: Any,
 ) -> Posterior:
     """Train a posterior on simulated pairs.
 
     Arguments:
-        theta: parameters drawn from the prior, with shape `(N, D)`.
+        theta: parameters drawn from the prior, with shape `(N, D)`; or simulations, as `eq.simulate` returns them,
+            which hold x too.
         x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
             themselves (`pairs`, or an `eq.Store`), or what reads rows from a file (`numpy.memmap`, an h5py dataset).
             Whole-number dtypes are kept as they are until they are used.
         prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and
             `log_prob`.
-        method: a row of `eq.METHODS`. The default, a balanced flow started at the prior, draws fast and cannot leak;
-            a mixture of several is wider than one of them, which alone is often overconfident.
+        method: a name of `eq.METHODS`, or a method of your own: `eq.METHODS["bnpe"].but(hidden=(64, 64))`. The default,
+            a balanced flow started at the prior, draws fast and cannot leak; a mixture of several is wider than one of
+            them, which alone is often overconfident.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
         start: "random", "prior" or "prior_base", for flows; None follows the method.
         members: how many networks to train; the posterior is their mixture.
-        epochs: at most this many.
-        batch_size: pairs in a batch; None for 256, or for fewer where an epoch would have fewer than 4 steps.
-        validation_fraction: the share of the pairs that judges and never trains.
+        epochs: at most this many; None follows the settings (500).
+        batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
+            steps).
+        validation_fraction: the share of the pairs that validates and never trains.
         standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave
             this on.
-        keep: "best" validation weights or the "last".
+        keep: "best" validation weights or the "last"; None follows the settings ("best").
         embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; None chooses by shape: a vector as it is, (T, C)
             a series, (C, H, W) an image.
         network: a module of your own with `log_ratio(theta, x)`, trained with the method's loss.
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
-        checkpoint: a directory that keeps the state, so that a killed training goes on where it was.
-        learning_rate: of Adam, divided by 10 after `patience` epochs without improvement, down to a hundredth.
-        patience: see `learning_rate`.
-        early_stop: stop a member that has converged at the smallest learning rate.
-        weight_decay: as in AdamW.
-        clip: the largest norm of a member's gradient; None for no limit, as in the paper. Without one, spline flows
-            lose what they have learnt now and then.
-        unbiased_balance: estimate a χ² balance without bias from the batch.
-        normalized_balance: balance h - log Ẑ(x) instead of h, for classifiers.
-        contrastive: K of NRE-C.
-        gamma: γ of NRE-C.
-        init: "standard", "scaled" or "identity" weights of a flow; None for the paper's choice.
-        hidden: widths of the hidden layers; None for the paper's (6 × 256, or 3 × 256 in each transform of a flow).
-        transforms: of a flow.
-        compile: whether to use torch.compile; None where it pays back.
+        checkpoint: a directory that keeps the state, so that a training that was killed or interrupted goes on.
+        settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
-            that have stopped. On a GPU it hears of several epochs in a row.
+            that have stopped. On a GPU it is called in bursts of several epochs.
         progress: False for silence.
+        unknown: a TypeError that says where a keyword is now.
 
     Returns:
         The mixture of the members, as a `Posterior`.
     """
-    if not isinstance(members, int) or members < 1:
-        raise ValueError(f"members is the number of networks to train, at least 1, got {members!r}")
+    if unknown:
+        raise TypeError(_where_it_went(*next(iter(unknown.items()))))
+    members = whole_number("members", members, least=1)
     row = resolve(method, balance, balance_strength, start)
     if network is not None and row.network != "classifier":
         raise ValueError(
             f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a "
             "flow. Choose one of nre, bnre, nre_c, bnre_c."
         )
-    row = dataclasses.replace(
-        row,
-        unbiased=unbiased_balance,
-        normalized=normalized_balance,
-        contrastive=contrastive,
-        gamma=gamma,
-        init=init,
-        hidden=None if hidden is None else tuple(hidden),
-        transforms=transforms,
-    )
-    settings = Settings(
-        epochs=epochs,
-        batch_size=batch_for(len(theta), validation_fraction) if batch_size is None else batch_size,
-        learning_rate=learning_rate,
-        patience=patience,
-        min_learning_rate=learning_rate / 100,
-        keep=keep,
-        early_stop=early_stop,
-        weight_decay=weight_decay,
-        clip=clip,
-        split="shuffled",
-    )
-    specs = [Member(row, integer(seed, "member", m)) for m in range(members)]
+    if settings is not None and not isinstance(settings, Settings):
+        raise TypeError(f"settings is an eq.Settings, got {settings!r}")
+    given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
+    settings = dataclasses.replace(settings or DEFAULT, **{k: v for k, v in given.items() if v is not None})
+    if x is None:
+        theta, x = _theta_and_x(theta)
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
     prior = as_prior(prior)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
     warn_unless_drawn_from(prior, pairs.theta)
+    finite_number("validation_fraction", validation_fraction, above=0, below=1)
     warn_about_few(len(pairs.theta), validation_fraction)
     posteriors = fit_many(
-        specs,
+        [Member(row, integer(seed, "member", m)) for m in range(members)],
         [pairs],
         prior=prior,
         settings=settings,
@@ -174,7 +138,6 @@ def fit(
         device=device,
         split_seed=seed,
         checkpoint=checkpoint,
-        compile=compile,
         on_epoch=on_epoch,
         progress=progress,
     )
@@ -182,11 +145,11 @@ def fit(
     if not alive:
         raise RuntimeError(
             f"{'the member' if members == 1 else f'all {members} members'} diverged: no validation loss was ever "
-            f"finite. Lower learning_rate (now {learning_rate})"
-            + ("" if clip is None else f" or clip (now {clip})")
-            + ", and check x for extreme values."
+            f"finite. Lower learning_rate (now {settings.learning_rate})"
+            + ("" if settings.clip is None else f" or clip (now {settings.clip})")
+            + " in settings=, and check x for extreme values."
         )
-    report_idleness(alive, row.objective, settings)
+    warn_of_idle_members(alive, row.objective, settings)
     whole = Posterior.joined(alive)
     return whole if device is not None else whole.to(home)
 
@@ -205,7 +168,6 @@ def fit_many(
     device: str | torch.device | None = None,
     split_seed: int = 0,
     checkpoint: str | Path | None = None,
-    compile: bool | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
 ) -> list[Posterior | None]:
@@ -215,23 +177,23 @@ def fit_many(
         members: what to train.
         data: pairs `(theta, x)` of equal sizes; each member reads one.
         prior: the prior.
-        settings: the protocol.
-        validation_fraction: the share of each data set that judges.
+        settings: how to train.
+        validation_fraction: the share of each data set that validates.
         standardize: scale θ by the prior and x by the training pairs; the paper does not.
         embedding: as in `fit`, or an `Embedding`.
         network: as in `fit`.
         x_scale: what x is divided by where it is not standardised.
         device: where to train; None takes a GPU where there is one.
-        split_seed: of the split into training and validation, where the protocol shuffles.
+        split_seed: of the split into training and validation, where the settings shuffle.
         checkpoint: as in `fit`.
-        compile: as in `fit`.
         on_epoch: as in `fit`, of all members.
         progress: as in `fit`.
 
     Returns:
-        One posterior a member, in order, each with its own history; None where a member never had a finite loss.
-        Members that differ in the weights they keep alone are trained once.
+        One posterior per member, in order, each with its own history; None where a member never had a finite loss.
+        Members that differ only in the weights they keep are trained once.
     """
+    _check(standardize, checkpoint, network, on_epoch, progress)
     wanted = list(members)
     members = list(dict.fromkeys(m.training for m in wanted))
     prior = as_prior(prior)
@@ -245,51 +207,86 @@ def fit_many(
             f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}"
         )
     (n,), (x_shape,) = sizes, shapes
-    objectives = [m.method.objective for m in members]
-    rows = split_rows(n, validation_fraction, settings, max(map(pairs_needed, objectives)), split_seed)
+    rows = split_rows(
+        n, validation_fraction, settings, max(pairs_needed(m.method.objective) for m in members), split_seed
+    )
+    if settings.batch_size is None:
+        settings = dataclasses.replace(settings, batch_size=batch_for(n, validation_fraction))
 
     # A network of your own sees x as it is.
     body = as_embedding(embedding if network is None else Flat(x_shape), x_shape, progress)
     place = prior.to(target)
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
     nets = [network_of(m, place, body, loc, scale, network) for m in members]
-    constants = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
-    try_out(nets[0], pairs, rows[0], constants)
+    scales = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
+    try_out(nets[0], pairs, rows[0], scales)
     # The paper's protocols know their data; yours may meet an observation that is unlike them.
-    some = rows[0][: affordable(1 << 14, x_shape)]
+    some = rows[0][: rows_to_read(1 << 14, x_shape)]
     memories = [
         remember(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
         for theta, x in pairs
     ]
 
     places: dict[Member, tuple[Network, Trained, int]] = {}
-    stacks = grouped(nets, objectives)
+    stacks = grouped(members, nets)
     for number, chosen in enumerate(stacks):
-        mine = [members[i] for i in chosen]
-        trained = train_members(
-            mine,
-            [nets[i] for i in chosen],
-            [objectives[i] for i in chosen],
-            pairs,
-            constants,
-            rows,
+        mine, their_nets = [members[i] for i in chosen], [nets[i] for i in chosen]
+        inputs = stack_inputs(mine, their_nets, pairs, scales, rows, settings, target)
+        kept = None
+        if checkpoint is not None:
+            identity = stack_identity(inputs, mine, their_nets, pairs, rows, settings)
+            kept = Checkpoint(Path(checkpoint) / f"stack-{number}.safetensors", identity)
+        trained = train_stack(
+            inputs,
             settings,
-            target,
-            path=None if checkpoint is None else Path(checkpoint) / f"stack-{number}.safetensors",
-            compile=compile,
-            on_epoch=None if on_epoch is None else partial(_tell, on_epoch, mine, wanted),
+            checkpoint=kept,
+            on_epoch=None if on_epoch is None else partial(_of_all, on_epoch, mine, wanted),
             progress=progress,
             label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
         )
-        places |= {member: (nets[i], trained, k) for k, (member, i) in enumerate(zip(mine, chosen, strict=True))}
-        report_divergence(trained, mine, wanted)
+        places |= {member: (net, trained, k) for k, (member, net) in enumerate(zip(mine, their_nets, strict=True))}
+        warn_of_divergence(trained, mine, wanted)
     return [posterior_of(m, *places[m.training], settings, target, n, memories[m.data]) for m in wanted]
 
 
-def _tell(
+def _where_it_went(name: str, value: Any) -> str:
+    """What to say of a keyword that `fit` does not have."""
+    if name in Settings.__dataclass_fields__:
+        return f"{name} describes the training; give it as settings=eq.Settings({name}={value!r})"
+    field = RENAMED.get(name, name)
+    if field in Method.__dataclass_fields__:
+        return f"{name} describes the method; give it as method=eq.METHODS[NAME].but({field}={value!r})"
+    names = [n for n in fit.__annotations__ if n not in ("return", "unknown")]
+    return did_you_mean(name, names, "argument of fit")
+
+
+def _theta_and_x(pairs: Any) -> tuple[Any, Any]:
+    """The parameters and the observations of simulations."""
+    pairs = pairs.read() if not hasattr(pairs, "theta") and hasattr(pairs, "read") else pairs  # a store
+    if not hasattr(pairs, "theta") or not (hasattr(pairs, "x") or hasattr(pairs, "lazy_x")):
+        raise TypeError(
+            f"x is missing: give eq.fit(theta, x, prior=…), or simulations, which hold both; got {type(pairs).__name__}"
+        )
+    return pairs.theta, pairs.lazy_x if hasattr(pairs, "lazy_x") else pairs.x
+
+
+def _check(standardize: Any, checkpoint: Any, network: Any, on_epoch: Any, progress: Any) -> None:
+    """Arguments that nothing else checks before training."""
+    true_or_false("standardize", standardize)
+    if progress is not None:
+        true_or_false("progress", progress)
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise TypeError(f"checkpoint is the path of a directory, got {checkpoint!r}")
+    if network is not None and not (isinstance(network, nn.Module) and hasattr(network, "log_ratio")):
+        raise TypeError(f"network is an nn.Module with log_ratio(theta, x), got {network!r}")
+    if on_epoch is not None and not callable(on_epoch):
+        raise TypeError(f"on_epoch is a function of an epoch's number and its values, got {on_epoch!r}")
+
+
+def _of_all(
     on_epoch: OnEpoch, mine: Sequence[Member], wanted: Sequence[Member], epoch: int, values: dict[str, np.ndarray]
 ) -> None:
-    """Pass on what a stack says of its members as what all that were wanted do; NaN for those of other stacks."""
+    """Pass on the values of a stack's members as those of all members; NaN for those of other stacks."""
     place = {member: k for k, member in enumerate(mine)}
     rows = [place.get(m.training, -1) for m in wanted]
     on_epoch(epoch, {n: np.array([v[k] if k >= 0 else np.nan for k in rows]) for n, v in values.items()})

@@ -1,48 +1,32 @@
-"""What training is given, looked at before hours are spent on it."""
+"""Pairs of parameters and observations, checked before training."""
 
 from __future__ import annotations
 
-__all__ = [
-    "Pairs",
-    "as_device",
-    "as_embedding",
-    "batch_for",
-    "check_pairs",
-    "refuse_invalid",
-    "split_rows",
-    "warn_about_few",
-]
+__all__ = ["Pairs", "check_pairs", "refuse_invalid", "split_rows", "warn_about_few"]
 
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equipoise.networks import Embedding, Module, choose_embedding
 from equipoise.priors import Prior
-from equipoise.support.arrays import TOO_LARGE, plain
-from equipoise.support.devices import as_device
+from equipoise.support.arrays import TOO_LARGE, as_tensor, plain
+from equipoise.support.checks import finite_number
 from equipoise.support.errors import warn
 from equipoise.support.randomness import generator
 
 from .settings import Settings
 
-#: How many numbers are looked at for what rounding does to them.
-ROUNDED = 1 << 22
-#: How many steps an epoch has at least, if nobody says otherwise.
-STEPS = 4
-#: Fewer pairs than this certainly cannot judge a training. A loss over n pairs has a standard error of about σ/√n, and
-#: σ of a log posterior is a nat or so: 0.3 nats with 10 pairs, which is what many simulations tell of a parameter.
-JUDGES = 10
-
-#: A vector of this length or more may well be a series.
-LONG = 50
+#: How many numbers are checked for what single precision makes of them.
+CHECKED_FOR_ROUNDING = 1 << 22
+#: Fewer pairs than this cannot validate a training. A loss over n pairs has a standard error of about σ/√n, and σ of a
+#: log posterior is a nat or so: 0.3 nats with 10 pairs, which is what many simulations tell of a parameter.
+FEWEST_VALIDATION = 10
 
 
 class Pairs(NamedTuple):
-    """Pairs that have been looked at."""
+    """Pairs that have been checked."""
 
     #: With shape `(N, D)`.
     theta: Tensor
@@ -51,8 +35,8 @@ class Pairs(NamedTuple):
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
-    """θ as a float tensor with shape `(N, D)` and x as it is to be held, or an error that says what is wrong."""
-    theta = _tensor(theta, "theta")
+    """θ as a float tensor with shape `(N, D)` and x as it will be held, or an error that says what is wrong."""
+    theta = _numbers(as_tensor(theta, "theta"), "theta")
     if theta.ndim != 2 or theta.shape[1] != prior.dim:
         raise ValueError(
             f"theta should have shape (N, {prior.dim}) for this prior, got {tuple(theta.shape)}"
@@ -69,10 +53,6 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     if 0 in x.shape:
         raise ValueError(f"x has shape {tuple(x.shape)}, which holds nothing")
     if isinstance(x, Tensor):
-        if x.is_complex():
-            raise TypeError(
-                "x should be an array of real numbers, and is complex: give real and imaginary parts as channels"
-            )
         given = x
         if x.dtype == torch.bool:
             x = x.to(torch.uint8)
@@ -92,13 +72,18 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     return Pairs(theta, x)
 
 
-def _tensor(value: Any, name: str) -> Tensor:
-    try:
-        return torch.as_tensor(plain(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name} should be a tensor or an array of numbers, got {type(value).__name__} ({error})"
-        ) from error
+def _numbers(values: Tensor, name: str) -> Tensor:
+    """A dense tensor of real numbers, without its graph, or a TypeError."""
+    wrong = ""
+    if values.is_complex():
+        wrong = "complex: give real and imaginary parts apart" + (", as channels" if name == "x" else "")
+    elif values.layout != torch.strided:
+        wrong = f"sparse ({values.layout}): give {name}.to_dense()"
+    elif values.device.type == "meta":
+        wrong = "on the device 'meta', which holds shapes and no numbers"
+    if wrong:
+        raise TypeError(f"{name} should be an array of real numbers, and is {wrong}")
+    return values.detach()
 
 
 def _observations(x: Any) -> Any:
@@ -110,13 +95,15 @@ def _observations(x: Any) -> Any:
     x = x if _stays_where_it_is(x) else plain(x)
     kind = getattr(getattr(x, "dtype", None), "kind", "f")  # of NumPy's and h5py's; torch's has none
     if kind not in "biuf":
-        what = "complex: give real and imaginary parts as channels" if kind == "c" else f"of dtype {x.dtype}"
+        what = "complex: give real and imaginary parts apart, as channels" if kind == "c" else f"of dtype {x.dtype}"
         raise TypeError(f"x should be an array of real numbers, and is {what}")
     if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
         return torch.from_numpy(np.ascontiguousarray(x))
     if isinstance(x, list | tuple):
-        return _tensor(x, "x")
-    if not isinstance(x, Tensor) and not _stays_where_it_is(x):
+        x = as_tensor(x, "x")
+    if isinstance(x, Tensor):
+        return _numbers(x, "x")
+    if not _stays_where_it_is(x):
         raise TypeError(
             f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations of eq.simulate or "
             "eq.read_simulations as pairs.x, or as pairs where they are larger than memory; of other files a "
@@ -149,7 +136,7 @@ def refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows:
         return
     count, first = f"{int(bad.sum())} of {len(values)} rows of {name}", int(bad.nonzero()[0])
     if rows is not None:
-        count, first = f"{count} that were looked at", int(rows[first])
+        count, first = f"{count} that were checked", int(rows[first])
     if given is not None and bool(given[bad].isfinite().all()):
         raise ValueError(f"{count} have values {TOO_LARGE}. The first is row {first}.")
     raise ValueError(
@@ -159,21 +146,21 @@ def refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows:
 
 
 def warn_about_few(n: int, fraction: float) -> None:
-    """Say so if a training is judged by too few pairs to be judged at all."""
-    judges = int(round(n * fraction, 9))
-    if 2 <= judges < JUDGES:  # fewer are refused
+    """Warn if too few pairs are left for validation."""
+    left = int(round(n * fraction, 9))
+    if 2 <= left < FEWEST_VALIDATION:  # fewer are refused
         warn(
-            f"{n} simulations leave {judges} pairs for validation, which decide when training stops and which "
-            f"weights are kept: with fewer than {JUDGES} that is chance more than anything. Simulate more, or raise "
-            "validation_fraction; and judge the result with eq.diagnose, on new simulations",
+            f"{n} simulations leave {left} pairs for validation, which decide when training stops and which "
+            f"weights are kept: with fewer than {FEWEST_VALIDATION} that is mostly chance. Simulate more, or raise "
+            "validation_fraction; and check the result with eq.diagnose, on new simulations",
         )
 
 
 def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
-    """Julian dates and the like: the networks' precision must resolve how much x varies."""
+    """Warn if single precision cannot resolve how much x varies, as of Julian dates."""
     if dtype == torch.float64 or x.dtype not in (torch.float32, torch.float64, torch.int32, torch.int64):
         return
-    rows = x[: max(2, ROUNDED // x[0].numel())].flatten(1).double()
+    rows = x[: max(2, CHECKED_FOR_ROUNDING // x[0].numel())].flatten(1).double()
     if x.dtype == torch.float32:  # rounded already, by up to half a unit in the last place; whole numbers are exact
         error = rows.abs().amax(0) * 2.0**-24 * (rows != rows.round()).any(0)
     else:
@@ -189,97 +176,9 @@ def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def batch_for(n: int, fraction: float) -> int:
-    """Pairs in a batch, the paper's 256 where there are enough: a power of two that leaves an epoch 4 steps.
-
-    A training ends by epochs (patience, learning rates that fall). If an epoch is a step or two, it ends before
-    anything is learnt: with 512 simulations of SLCP a mixture of `bnpe_init` in batches of 256 is the prior (nominal
-    log posterior -3.58); in batches of 64 it reaches -2.55, of 16 -2.83. On Two Moons it is 1.20, 2.31 and 2.61, but
-    the last is overconfident. So no more steps than it takes.
-
-    Example:
-        >>> [batch_for(n, 0.1) for n in (100, 512, 1024, 2048)]
-        [16, 64, 128, 256]
-    """
-    share = int(n * (1 - fraction)) // STEPS
-    return min(256, max(16, 1 << max(share.bit_length() - 1, 0)))
-
-
-def as_embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ...], progress: bool | None) -> Embedding:
-    """What was given as an embedding of observations of this shape; for None, what the shape suggests."""
-    if isinstance(embedding, Embedding):
-        if embedding.x_shape != x_shape:
-            raise ValueError(
-                f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}"
-            )
-        return embedding
-    if embedding is not None:
-        return Module(embedding, x_shape)
-    chosen = choose_embedding(x_shape)
-    if progress is not False:
-        if len(x_shape) > 1:
-            kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
-            text = f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another"
-            print(text, file=sys.stderr)
-        elif x_shape[0] >= LONG:
-            print(
-                f"observations of shape {x_shape} are read as {x_shape[0]} numbers in no order, without an embedding; "
-                "if they are a series, x[..., None] says so, to training and to the posterior",
-                file=sys.stderr,
-            )
-    doubt = _doubt(x_shape)
-    if doubt:
-        warn(doubt)
-    return chosen
-
-
-def _doubt(x_shape: tuple[int, ...]) -> str:
-    """What to say of a shape whose channels are probably on another axis; "" where they are where they should be.
-
-    Example:
-        >>> _doubt((200, 1)), _doubt((3, 50, 50)), _doubt((3, 2, 2))
-        ('', '', '')
-        >>> _doubt((1, 200))[:70]
-        'observations of shape (1, 200) are read as 1 time step of 200 channels'
-    """
-    if len(x_shape) == 2:
-        time, channels = x_shape
-        if min(x_shape) >= 16 or (time == channels and time >= 8):
-            return (
-                f"observations of shape {x_shape} are read as a series, {_counted(time, 'time step')} of "
-                f"{_counted(channels, 'channel')}. If they are images of one channel, give x[:, None] to training and "
-                "to the posterior; if a series is meant, "
-                f"embedding=equipoise.networks.choose_embedding({x_shape}) says so"
-            )
-        doubtful = channels > time
-        here = f"{_counted(time, 'time step')} of {_counted(channels, 'channel')}"
-        there = f"{_counted(channels, 'time step')} of {_counted(time, 'channel')}"
-        swap = "x.swapaxes(1, 2)"
-    elif len(x_shape) == 3:
-        channels, height, width = x_shape
-        # Few pixels either way, as in (3, 2, 2), say nothing.
-        doubtful = (channels > max(height, width) or width < min(channels, height)) and min(channels, height) >= 4
-        here = f"{height} × {width} pixels of {_counted(channels, 'channel')}"
-        there = f"{channels} × {height} pixels of {_counted(width, 'channel')}"
-        swap = "x.permute(0, 3, 1, 2), or numpy.moveaxis(x, -1, 1),"
-    else:
-        return ""
-    if not doubtful:
-        return ""
-    return (
-        f"observations of shape {x_shape} are read as {here}. If they are {there}, give {swap} to training and to the "
-        "posterior; if the shape is meant, embedding= says so"
-    )
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def split_rows(n: int, fraction: float, settings: Settings, least: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The rows that train and those that judge: floor((1 - fraction) n) and floor(fraction n) of them."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"validation_fraction lies between 0 and 1, got {fraction}")
+    """The rows that train and those that validate: floor((1 - fraction) n) and floor(fraction n) of them."""
+    finite_number("validation_fraction", fraction, above=0, below=1)
     # Rounded first: 0.1 * 1000 must give 100 although 0.1 is no binary fraction.
     validation, train = int(round(n * fraction, 9)), int(round(n * (1 - fraction), 9))
     if validation < least or train < least:

@@ -1,222 +1,237 @@
-"""Training a stack: epochs of steps, validation over the whole set, members that leave when they have converged.
+"""The training loop of a stack: epochs of steps, validation, members that leave when they have converged.
 
-`train_stack` is the loop. Between two departures the stack is a `Segment`: fixed buffers, and on a GPU two captured
-graphs (a step; the end of an epoch). The host looks at who is still training every few epochs only, on a fixed
-schedule, so that what a member is stacked with never depends on how fast the machine is.
+`train_stack` is the loop. On a GPU, who is still training is checked every few epochs, on a fixed schedule, so that
+what a member is stacked with never depends on how fast the machine is.
 """
 
 from __future__ import annotations
 
-__all__ = ["OnEpoch", "Trained", "train_stack"]
+__all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
 
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.losses import Objective, objective_kinds, pairs_needed, rolls_needed
+from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
 from equipoise.networks import Network, matmul_precision
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 
+from .batches import Batches
 from .checkpoint import Checkpoint
 from .data import Data
-from .plateau import Control
-from .segment import HISTORY, Segment
+from .graphs import Graphs
+from .plateau import apply_plateau_rule
 from .settings import Settings
-from .step import State, compiler_available, program
+from .state import HISTORY, MemberState
+from .step import Plan, compiler_available, log_ratios, program_for, step
 
-#: Epochs between two looks from the host on a GPU.
-LOOK_EVERY = 5
+#: Epochs between two checks of who is still training, each of which makes a GPU wait.
+CHECK_EVERY = {"cpu": 1, "cuda": 5}
 #: The stack is made smaller once this share of it, or less, is still training.
 SHRINK_AT = 0.75
-#: Compiling pays back from about this many member-steps on, on a CPU and on a GPU.
-PAYS_BACK = {"cpu": 20_000, "cuda": 200_000}
+#: Compiling pays back from about this many steps of single members on.
+COMPILE_FROM = {"cpu": 20_000, "cuda": 200_000}
 
-#: Called with the number of an epoch and the numbers of every member, with shape `(M,)`: those of `HISTORY` but the
-#: seconds, under the names they have in a posterior's history. NaN for members that have stopped.
+#: Called with the number of an epoch and a dictionary of arrays with shape `(M,)`, one for each of `HISTORY`; NaN for
+#: members that have stopped.
 OnEpoch = Callable[[int, dict[str, np.ndarray]], None]
 
 
-@dataclasses.dataclass
-class Trained:
-    """What comes out of a stack of M members.
+@dataclasses.dataclass(frozen=True)
+class StackInputs:
+    """What a stack of members is trained from.
 
     Arguments:
-        best: the weights of the best validation loss, with shape `(M, P)`, on the CPU.
-        last: those after the last epoch; the best ones of a member that diverged.
-        history: for each of `HISTORY`, an array with shape `(epochs, M)`; NaN after a member has stopped.
-        best_epoch: the epoch of the best validation loss, with shape `(M,)`; -1 where none was finite.
-        best_loss: that loss, with shape `(M,)`.
-        diverged: who met a loss that was not finite, with shape `(M,)`.
-        epochs: how many epochs each trained, with shape `(M,)`.
-        compiled: whether the step was compiled.
-        seconds: how long it took.
+        network: the architecture they share.
+        objectives: what each minimises.
+        state: all members before the first step, on the CPU.
+        train: the training sets.
+        validation: the validation sets.
     """
 
-    best: Tensor
-    last: Tensor
-    history: dict[str, np.ndarray]
-    best_epoch: np.ndarray
-    best_loss: np.ndarray
-    diverged: np.ndarray
-    epochs: np.ndarray
+    network: Network
+    objectives: Sequence[Objective]
+    state: MemberState
+    train: Data
+    validation: Data
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What comes out of a stack.
+
+    Arguments:
+        state: all members after the last epoch, on the CPU.
+        epoch_seconds: how long each epoch took, with shape `(epochs,)`.
+        compiled: whether the step was compiled.
+        seconds: how long all of it took.
+    """
+
+    state: MemberState
+    epoch_seconds: Tensor
     compiled: bool
     seconds: float
 
 
 def train_stack(
-    network: Network,
-    objectives: Sequence[Objective],
-    flat: Tensor,
-    keys: Tensor,
-    which_code: Tensor,
-    which_x: Tensor,
-    train: Data,
-    validation: Data,
+    inputs: StackInputs,
     settings: Settings,
     *,
-    compile: bool | None = None,
     checkpoint: Checkpoint | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
     label: str = "training",
 ) -> Trained:
-    """Train a stack of M members to the end.
+    """Train a stack of members to the end.
 
     Arguments:
-        network: the architecture they share.
-        objectives: what each minimises.
-        flat: their first weights, with shape `(M, P)`.
-        keys: the key of each member's shuffles, with shape `(M,)`.
-        which_code: the code set of each member, with shape `(M,)`.
-        which_x: the data set of each member, with shape `(M,)`.
-        train: the training sets.
-        validation: the validation sets.
-        settings: the protocol.
-        compile: True or False to force; None decides by whether it would pay back.
+        inputs: the members and their data.
+        settings: how to train; `batch_size` is a number here.
         checkpoint: where to keep the state of an unfinished training.
-        on_epoch: told of every epoch, see `OnEpoch`.
+        on_epoch: called for every epoch, see `OnEpoch`.
         progress: False for silence.
         label: what the progress bar calls it.
     """
-    device = train.device
-    started = time.monotonic()
-    members = flat.shape[0]
+    started, device = time.monotonic(), inputs.train.device
+    plan = _plan(inputs, settings)
+    inputs.network.embedding.prepare(device)
+    everyone = inputs.state.clone()  # on the CPU; what the device knows is written to it when members leave
+    present, epoch, spent = torch.arange(len(everyone.weights)), 0, 0.0
+    seconds = torch.full((settings.epochs,), float("nan"), dtype=torch.float64)
+    if checkpoint is not None:
+        checkpoint.prepare()
+        found = checkpoint.load()
+        if found is not None:
+            present, seconds = found.pop("present"), found.pop("seconds")
+            epoch, spent = int(found.pop("epochs_done")), float(found.pop("spent"))
+            everyone = MemberState(**found)
+
+    def save(present: Tensor, state: MemberState, epoch: int) -> None:
+        """Write the state of those present after `epoch` epochs to everyone's and, where there is one, a checkpoint."""
+        everyone.put(present, state)
+        if checkpoint is not None:
+            time_spent = torch.tensor(spent + time.monotonic() - started, dtype=torch.float64)
+            more = {"present": present, "epochs_done": torch.tensor(epoch), "seconds": seconds, "spent": time_spent}
+            try:
+                checkpoint.save(everyone.tensors() | more)
+            except OSError as error:  # a full disk loses what could be resumed, and not what was trained
+                warn(f"the checkpoint {checkpoint.path} could not be written ({error})")
+
+    state, batches = everyone.select(present, device), None
+    active, clock = state.active.cpu(), time.monotonic()
+    complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
+    bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
+    try:
+        with _current(device), matmul_precision(settings.tf32), bar:
+            bar.advance(0)
+            while bool(active.any()) and epoch < settings.epochs:
+                leaving = int(active.sum()) <= SHRINK_AT * len(active)
+                if leaving:
+                    everyone.put(present, state)
+                    state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
+                if batches is None or leaving:  # until members leave, buffers stay where they are, as graphs need them
+                    batches = Batches(inputs.train, inputs.validation, state, plan.batch)
+                    possible = device.type == "cuda" and inputs.network.capturable(device)
+                    graphs = Graphs(possible, [*state.tensors().values(), batches.cursor])
+                    steps = {n: graphs.captured(partial(step, plan, state, batches, n)) for n in set(plan.sizes)}
+                    end = partial(end_epoch, plan, state, batches)
+                    finish = end if inputs.validation.stream else graphs.captured(end)
+                if checkpoint is not None:
+                    complete = present, state.clone(), epoch
+                new = range(epoch, min(settings.epochs, epoch + CHECK_EVERY.get(device.type, 1)))
+                for epoch in new:
+                    batches.shuffle(epoch)
+                    state.epoch.fill_(epoch)
+                    for size in plan.sizes:
+                        batches.receive(graphs.possible)
+                        steps[size]()
+                    finish()
+                    seconds[epoch], clock = time.monotonic() - clock, time.monotonic()
+                epoch, active = new.stop, state.active.cpu()
+                complete = present, state, epoch
+                if on_epoch is not None:
+                    _report(on_epoch, new, state, present, len(everyone.weights))
+                bar.advance(len(new), _note(state, len(everyone.weights)), last=not bool(active.any()))
+                if checkpoint is not None and checkpoint.due() and bool(active.any()):
+                    save(present, state, epoch)
+    except KeyboardInterrupt:
+        if checkpoint is not None:
+            save(*complete)
+        raise
+    save(present, state, epoch)
+    return Trained(everyone, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
+
+
+def _plan(inputs: StackInputs, settings: Settings) -> Plan:
+    """What is computed in each step, and in how many; raises where a batch is too small for the objectives."""
+    train, validation, network = inputs.train, inputs.validation, inputs.network
+    assert settings.batch_size is not None
     batch = min(settings.batch_size, train.n)
-    rolls = max(map(rolls_needed, objectives))
-    least = max(map(pairs_needed, objectives))
+    rolls, least = max(map(rolls_needed, inputs.objectives)), max(map(pairs_needed, inputs.objectives))
     if batch < least:
         raise ValueError(
             f"a batch of {batch} pairs is too small for {rolls} rolls of θ, which need {least}; use a larger "
             "batch_size or fewer contrastive parameters"
         )
-    if compile is None:
-        steps = settings.epochs * max(train.n // batch, 1) * members
-        compile = steps >= PAYS_BACK.get(device.type, 0) and compiler_available(device)
-    kinds, index = objective_kinds(objectives)
-    prog = program(network, tuple(kinds), rolls, compile, device)
-
-    state = State.fresh(flat.to(device).clone(), settings.learning_rate)
-    control = Control.fresh(state)
-    network.embedding.prepare(state.flat.device)
-    history = {name: np.full((settings.epochs, members), np.nan) for name in HISTORY}
-    kept = {
-        "best": flat.clone().cpu().numpy(),
-        "last": flat.clone().cpu().numpy(),
-        "best_epoch": np.full(members, -1),
-        "best_loss": np.full(members, np.inf),
-    }
-    kept |= {"diverged": np.zeros(members, bool), "epochs": np.zeros(members, int)}
-    ids, epoch, spent = np.arange(members), 0, 0.0
-
-    if checkpoint is not None:
-        checkpoint.prepare()
-    found = checkpoint.load() if checkpoint is not None else None
-    if found is not None:
-        state = State(**{n: found[f"state.{n}"].to(device) for n in state.tensors()})
-        control = Control(**{n: found[f"control.{n}"].to(device) for n in control.tensors()})
-        history = {n: found[f"history.{n}"].numpy() for n in history}
-        kept = {n: found[f"kept.{n}"].numpy() for n in kept}
-        ids, epoch, spent = found["ids"].numpy(), int(found["epoch"]), float(found["spent"])
-
-    def collect(segment: Segment) -> None:
-        """Bring what the device knows of these members to the host."""
-        segment.collect(history, ids)
-        best = segment.control.best_flat
-        kept["best"][ids] = best.cpu().numpy()
-        kept["last"][ids] = torch.where(segment.control.diverged.unsqueeze(1), best, segment.state.flat).cpu().numpy()
-        for name in ("best_epoch", "best_loss", "diverged"):
-            kept[name][ids] = getattr(segment.control, name).cpu().numpy()
-        kept["epochs"][ids] = np.isfinite(history["learning_rate"][:, ids]).sum(0)
-
-    def save(segment: Segment) -> None:
-        if checkpoint is None:
-            return
-        collect(segment)
-        tensors = {f"state.{n}": t for n, t in segment.state.tensors().items()}
-        tensors |= {f"control.{n}": t for n, t in segment.control.tensors().items()}
-        tensors |= {f"history.{n}": torch.from_numpy(a) for n, a in history.items()}
-        tensors |= {f"kept.{n}": torch.as_tensor(a) for n, a in kept.items()}
-        tensors |= {"ids": torch.from_numpy(ids), "epoch": torch.tensor(epoch)}
-        spent_now = torch.tensor(spent + time.monotonic() - started, dtype=torch.float64)
-        try:
-            checkpoint.save(tensors | {"spent": spent_now})
-        except OSError as error:  # a full disk costs what could have been resumed, and not what was trained
-            warn(f"the checkpoint {checkpoint.path} could not be written ({error})")
-
-    kind, strength = torch.tensor(index), torch.tensor([o.strength for o in objectives], dtype=flat.dtype)
-    absolute = torch.tensor([_is_absolute(o, settings) for o in objectives])
-
-    def segment_of(ids: np.ndarray, state: State, control: Control) -> Segment:
-        rows = torch.from_numpy(ids)
-        per_member = [t[rows].to(device) for t in (kind, strength, absolute, keys, which_code, which_x)]
-        return Segment(prog, state, control, per_member, train, validation, settings, batch, least)
-
-    segment = segment_of(ids, state, control)
-    bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
-    with _current(device), matmul_precision(settings.tf32), bar:
-        bar.advance(0)
-        while epoch < settings.epochs:
-            look = min(settings.epochs, epoch + (LOOK_EVERY if device.type == "cuda" else 1))
-            before = epoch
-            while epoch < look:
-                segment.run_epoch(epoch)
-                epoch += 1
-            active = segment.state.active.cpu()
-            if on_epoch is not None:
-                for number, values in segment.told(before, epoch, ids, members):
-                    on_epoch(number, values)
-            bar.advance(epoch - before, segment.note(members), last=not bool(active.any()))
-            if not bool(active.any()):
-                break
-            if checkpoint is not None and checkpoint.due():
-                save(segment)
-            if int(active.sum()) <= SHRINK_AT * len(active):
-                collect(segment)
-                rows = active.nonzero().squeeze(1)
-                keep = rows.to(device)
-                ids = ids[rows.numpy()]
-                segment = segment_of(ids, segment.state.select(keep), segment.control.select(keep))
-    collect(segment)
-    save(segment)
-    ran = max(int(kept["epochs"].max()), 1)
-    return Trained(
-        best=torch.from_numpy(kept["best"]),
-        last=torch.from_numpy(kept["last"]),
-        history={n: a[:ran] for n, a in history.items()},
-        best_epoch=kept["best_epoch"],
-        best_loss=kept["best_loss"],
-        diverged=kept["diverged"],
-        epochs=kept["epochs"],
-        compiled=prog.fast is not None,
-        seconds=spent + time.monotonic() - started,
+    full, rest = divmod(train.n, batch)
+    sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
+    compiled, device = settings.compile, train.device
+    if compiled is None:
+        steps = settings.epochs * full * len(inputs.state.weights)
+        compiled = steps >= COMPILE_FROM.get(device.type, 0) and compiler_available(device)
+    kinds, _ = objective_kinds(inputs.objectives)
+    return Plan(
+        program=program_for(network, tuple(kinds), rolls, compiled, device),
+        settings=settings,
+        trainable=network.layout.trainable.to(device, inputs.state.weights.dtype).unsqueeze(0),
+        batch=batch,
+        sizes=sizes,
+        least=least,
+        validation_codes=_rolled(validation.codes, rolls, batch if settings.validation == "batches" else validation.n),
     )
+
+
+def _rolled(codes: Tensor, rolls: int, group: int) -> Tensor:
+    """Codes of the validation sets rolled within groups of rows, with shape `(C, R, N, E)` from `(C, N, E)`."""
+    parts = codes.split(group, dim=1)
+    return torch.stack([torch.cat([p.roll(r, 1) for p in parts], dim=1) for r in range(rolls)], dim=1)
+
+
+def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
+    """Validate, record the epoch, and decide what becomes of each member, in place."""
+    train, train_balance = state.loss_sum / len(plan.sizes), state.balance_sum / len(plan.sizes)
+    validation, balance = _validate(plan, state, batches)
+    values = torch.stack((train, validation, train_balance, balance, state.learning_rate), dim=1)  # as `HISTORY`
+    trained = torch.where(state.active, 0.0, float("nan"))  # who does not train any more leaves no record
+    state.history.index_copy_(2, state.epoch.unsqueeze(0), (values + trained.unsqueeze(1)).unsqueeze(2))
+    apply_plateau_rule(state, train, validation, plan.settings)
+    state.loss_sum.zero_()
+    state.balance_sum.zero_()
+
+
+@torch.no_grad()
+def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor, Tensor]:
+    """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
+    n, kinds = batches.validation.n, plan.program.kinds
+    pieces = []
+    for low in range(0, n, plan.batch):
+        rows, x = batches.validation_batch(low)
+        code = plan.validation_codes[batches.validation_code_set][:, :, rows]
+        pieces.append(log_ratios(plan.program, state.weights, code, x))
+    h = torch.cat(pieces, dim=2)[:, :, :n]
+    if plan.settings.validation == "whole":
+        return objective_terms(h, kinds, state.kind, state.strength)
+    parts = [p for p in h.split(plan.batch, dim=2) if p.shape[2] >= plan.least]
+    terms = [objective_terms(p, kinds, state.kind, state.strength) for p in parts]
+    return torch.stack([t[0] for t in terms]).mean(0), torch.stack([t[1] for t in terms]).mean(0)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -224,7 +239,19 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _is_absolute(objective: Objective, settings: Settings) -> bool:
-    if settings.threshold_mode == "auto":
-        return objective.can_be_negative
-    return settings.threshold_mode == "absolute"
+def _report(on_epoch: OnEpoch, epochs: range, state: MemberState, present: Tensor, members: int) -> None:
+    """Call `on_epoch` for some epochs."""
+    found = state.history[:, :, epochs.start : epochs.stop].cpu().numpy()
+    for k, epoch in enumerate(epochs):
+        values = {name: np.full(members, np.nan) for name in HISTORY}
+        for i, name in enumerate(HISTORY):
+            values[name][present.numpy()] = found[:, i, k]
+        on_epoch(epoch, values)
+
+
+def _note(state: MemberState, members: int) -> str:
+    """A line for the progress bar."""
+    last = state.history[:, :, int(state.epoch)].nanmedian(0).values.tolist()
+    loss, balance = last[HISTORY.index("validation_loss")], last[HISTORY.index("balance")]
+    text = f"{int(state.active.sum())} of {members} members training · loss {loss:.3f}"
+    return text + ("" if np.isnan(balance) else f" · balance {balance:.1e}")

@@ -1,17 +1,66 @@
-"""Members: what one network to train is, and the network itself."""
+"""Members: what one network to train is, which of them train together, and what their stack starts from.
+
+Members that can be evaluated by the same code, whatever their loss, strength, seed, data set and start, train in one
+stack. Their data sets are held once, however many members read them, and θ is encoded once for each data set and way
+to encode it.
+"""
 
 from __future__ import annotations
 
-__all__ = ["Member", "network_of"]
+__all__ = ["Member", "grouped", "network_of", "stack_identity", "stack_inputs"]
 
 import dataclasses
+import json
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from equipoise.losses import objective_kinds, rolls_needed
 from equipoise.methods import Method
 from equipoise.networks import Classifier, Embedding, Network, SplineFlow, UserNetwork
-from equipoise.priors import Prior
+from equipoise.priors import OpaquePrior, Prior
+from equipoise.support.checks import one_of, whole_number
+from equipoise.support.randomness import integer
+
+from .checkpoint import fingerprint
+from .data import Data
+from .inputs import Pairs
+from .loop import StackInputs
+from .settings import Settings
+from .state import MemberState
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One network to train.
+
+    Arguments:
+        method: a row of `eq.METHODS`, possibly changed with `Method.but`.
+        seed: of its weights and shuffles.
+        data: which of the data sets it reads.
+        keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
+            this alone are trained once.
+    """
+
+    method: Method
+    seed: int = 0
+    data: int = 0
+    keep: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise TypeError(f"method is an eq.Method, such as eq.METHODS['bnpe'], got {self.method!r}")
+        integer(self.seed)
+        whole_number("data", self.data)
+        if self.keep is not None:
+            one_of("keep", self.keep, ("best", "last"))
+
+    @property
+    def training(self) -> Member:
+        """The same without `keep`: members that are equal in this are trained once."""
+        return dataclasses.replace(self, keep=None)
 
 
 def network_of(
@@ -44,28 +93,123 @@ def network_of(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """One network to train.
+def grouped(members: Sequence[Member], nets: Sequence[Network]) -> list[list[int]]:
+    """The indices of the members of each stack."""
+    stacks: dict[str, list[int]] = {}
+    for i, (member, net) in enumerate(zip(members, nets, strict=True)):
+        stacks.setdefault(_stack_key(member, net), []).append(i)
+    return list(stacks.values())
+
+
+def stack_inputs(
+    members: Sequence[Member],
+    nets: Sequence[Network],
+    pairs: Sequence[Pairs],
+    scales: Sequence[tuple[Tensor, Tensor]],
+    rows: tuple[Tensor, Tensor],
+    settings: Settings,
+    device: torch.device,
+) -> StackInputs:
+    """What one stack is trained from.
 
     Arguments:
-        method: its row of the table, possibly changed with `methods.resolve`.
-        seed: of its weights and shuffles.
-        data: which of the data sets it reads.
-        keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
-            this alone are one training.
+        members: its M members.
+        nets: their networks, all evaluated by the code of the first.
+        pairs: all data sets; members name theirs by its index.
+        scales: what standardises x, mean and deviation of each data set.
+        rows: of a data set, those that train and those that validate.
+        settings: how to train.
+        device: where to train.
     """
+    sets = sorted({m.data for m in members})
+    keys = [(member.data, _encoding_key(net)) for member, net in zip(members, nets, strict=True)]
+    encoders: dict[tuple[int, str], Network] = {}
+    for key, net in zip(keys, nets, strict=True):
+        encoders.setdefault(key, net)
+    train, validation = (
+        Data(
+            [net.encode(pairs[d].theta[some].to(device)) for (d, _), net in encoders.items()],
+            [pairs[d].x for d in sets],
+            device,
+            rows=some,
+        )
+        for some in rows
+    )
+    first = []
+    for member, net in zip(members, nets, strict=True):
+        seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
+        mean, std = scales[member.data]
+        first.append(nets[0].layout.flatten(net.init(seeds, [mean], [std])))
+    objectives, mode = [m.method.objective for m in members], settings.threshold_mode
+    dtype = pairs[0].theta.dtype
+    state = MemberState.fresh(
+        torch.cat(first).to(dtype),
+        settings.learning_rate,
+        settings.epochs,
+        kind=torch.tensor(objective_kinds(objectives)[1]),
+        strength=torch.tensor([o.strength for o in objectives], dtype=dtype),
+        absolute=torch.tensor([o.can_be_negative if mode == "auto" else mode == "absolute" for o in objectives]),
+        shuffle_key=torch.tensor([integer(m.seed, "shuffle") for m in members]),
+        code_set=torch.tensor([list(encoders).index(key) for key in keys]),
+        data_set=torch.tensor([sets.index(m.data) for m in members]),
+    )
+    return StackInputs(nets[0], objectives, state, train, validation)
 
-    method: Method
-    seed: int = 0
-    data: int = 0
-    keep: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.keep not in (None, "best", "last"):
-            raise ValueError(f"keep is one of best, last, or None for the settings'; got {self.keep!r}")
+def stack_identity(
+    inputs: StackInputs,
+    members: Sequence[Member],
+    nets: Sequence[Network],
+    pairs: Sequence[Pairs],
+    rows: tuple[Tensor, Tensor],
+    settings: Settings,
+) -> str:
+    """The fingerprint of everything that decides what a stack's training ends in.
 
-    @property
-    def training(self) -> Member:
-        """The member that is trained for it, whatever weights are kept."""
-        return dataclasses.replace(self, keep=None)
+    The first weights hold what standardises x, and whatever weights a user's modules brought.
+    """
+    prior, points = nets[0].prior, pairs[members[0].data].theta
+    described = {
+        # Which weights are kept is decided afterwards.
+        "settings": {k: v for k, v in dataclasses.asdict(settings).items() if k != "keep"},
+        "members": [dataclasses.asdict(m) for m in members],
+        "networks": [net.spec() for net in nets],
+        "prior": _known_prior(prior, points[:: max(1, len(points) // 16)][:16]),
+        "dtype": str(points.dtype),
+    }
+    arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
+    own = [getattr(nets[0], "network", None), getattr(nets[0].embedding, "module", None)]
+    buffers = [b for module in own if module is not None for b in module.buffers()]
+    return fingerprint(described, [*arrays, *rows, inputs.state.weights, *buffers])
+
+
+def _known_prior(prior: Prior, theta: Tensor) -> dict[str, Any]:
+    """What identifies a prior from one process to the next: its description, where it has one.
+
+    Any other is identified by its type and its log densities at some of the training parameters: what an object prints
+    may hold its address in memory, and need not hold its numbers. Two decimals, so that another machine's rounding does
+    not make it another prior.
+    """
+    spec = prior.spec()
+    if spec["kind"] != "opaque":
+        return spec
+    kind = type(prior.distribution if isinstance(prior, OpaquePrior) else prior).__qualname__
+    densities = prior.log_prob(theta.to(prior.device)).double().round(decimals=2) + 0.0  # no -0
+    return {"kind": "opaque", "dim": prior.dim, "type": kind, "log_densities": densities.tolist()}
+
+
+def _encoding_key(net: Network) -> str:
+    """Networks with equal keys encode θ alike."""
+    return json.dumps({k: v for k, v in net.spec().items() if k in ("kind", "start", "theta_loc", "theta_scale")})
+
+
+def _stack_key(member: Member, net: Network) -> str:
+    """Members with equal keys are evaluated by the same code and train in one step.
+
+    A flow's start decides how θ is encoded and which weights it begins with, but in the step only whether the base
+    is normal. The number of rolls decides what is evaluated: a plain NPE member would pay for marginal pairs that it
+    does not use.
+    """
+    spec = {k: v for k, v in net.spec().items() if k not in ("start", "init", "theta_loc", "theta_scale")}
+    base = net.start == "prior_base" if isinstance(net, SplineFlow) else None
+    return json.dumps([spec, base, rolls_needed(member.method.objective)], sort_keys=True)

@@ -1,8 +1,8 @@
-"""What comes out of a trained stack: a posterior a member, and a word on those that diverged or learnt nothing."""
+"""From a trained stack to one posterior per member, with warnings for members that diverged or learnt nothing."""
 
 from __future__ import annotations
 
-__all__ = ["posterior_of", "report_divergence", "report_idleness"]
+__all__ = ["posterior_of", "warn_of_divergence", "warn_of_idle_members"]
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from equipoise.support.errors import warn
 
 from .loop import Trained
 from .members import Member
-from .segment import NAMES
 from .settings import Settings
+from .state import HISTORY
 
-#: Nats below the loss of the prior that a member has to come to have learnt anything.
-LEARNT = 0.02
+#: A member whose best loss is less than this many nats below the prior's has learnt nothing.
+LEAST_GAIN = 0.02
 
 
 def posterior_of(
@@ -43,16 +43,17 @@ def posterior_of(
         net: its network.
         trained: the stack.
         k: its place in the stack.
-        settings: the protocol.
-        device: where the posterior is wanted, and was trained.
+        settings: how it was trained.
+        device: where it was trained, and the posterior will be.
         pairs: how many pairs there were.
-        memory: what the posterior is to remember of them.
+        memory: what the posterior remembers of them.
     """
-    if trained.best_epoch[k] < 0:
+    state = trained.state
+    if state.best_epoch[k] < 0:
         return None
     keep = member.keep or settings.keep
-    flat = trained.last if keep == "last" else trained.best
-    stack = net.layout.cut(flat[k : k + 1].to(device))
+    weights = state.weights if keep == "last" and not state.diverged[k] else state.best_weights
+    stack = net.layout.cut(weights[k : k + 1].to(device))
     record = {
         "method": dataclasses.asdict(member.method),
         "seeds": [member.seed],
@@ -67,26 +68,29 @@ def posterior_of(
 
 def _history(trained: Trained, k: int) -> xr.Dataset:
     """What happened to member k of a stack, over `epoch` and a `member` axis of one."""
-    epochs = int(trained.epochs[k])
-    per_epoch = {NAMES.get(n, n): (("epoch", "member"), a[:epochs, k : k + 1]) for n, a in trained.history.items()}
-    per_member = {
-        "best_epoch": ("member", trained.best_epoch[k : k + 1]),
-        "best_loss": ("member", trained.best_loss[k : k + 1]),
-        "epochs": ("member", trained.epochs[k : k + 1]),
-        "diverged": ("member", trained.diverged[k : k + 1]),
-    }
-    history = xr.Dataset(per_epoch | per_member, coords={"epoch": range(epochs), "member": ["0"]})
+    state = trained.state
+    recorded = dict(zip(HISTORY, state.history[k].double().numpy(), strict=True))
+    epochs = int(np.isfinite(recorded["learning_rate"]).sum())
+    per_epoch = recorded | {"seconds": trained.epoch_seconds.numpy()}
+    per_member = {"best_epoch": state.best_epoch, "best_loss": state.best_loss.double(), "diverged": state.diverged}
+    history = xr.Dataset(
+        {name: (("epoch", "member"), values[:epochs, None].copy()) for name, values in per_epoch.items()}
+        | {name: ("member", value[k : k + 1].numpy()) for name, value in per_member.items()}
+        | {"epochs": ("member", [epochs])},
+        coords={"epoch": range(epochs), "member": ["0"]},
+    )
     history.attrs |= {
         "compiled": int(trained.compiled),
         "stack_seconds": trained.seconds,
-        "stack_members": len(trained.epochs),
+        "stack_members": len(state.weights),
     }
     return history
 
 
-def report_divergence(trained: Trained, members: Sequence[Member], wanted: Sequence[Member]) -> None:
-    """Say which members diverged, by their place among those that were wanted."""
-    lost = {members[k]: bool(trained.best_epoch[k] < 0) for k in np.flatnonzero(trained.diverged).tolist()}
+def warn_of_divergence(trained: Trained, members: Sequence[Member], wanted: Sequence[Member]) -> None:
+    """Warn which members diverged, by their place among those that were asked for."""
+    state = trained.state
+    lost = {members[k]: bool(state.best_epoch[k] < 0) for k in state.diverged.nonzero().flatten().tolist()}
     if not lost:
         return
     places = [(i, lost.get(m.training)) for i, m in enumerate(wanted)]
@@ -104,16 +108,16 @@ def report_divergence(trained: Trained, members: Sequence[Member], wanted: Seque
     warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}")
 
 
-def report_idleness(posteriors: Sequence[Posterior], objective: Objective, settings: Settings) -> None:
-    """Say how many members stopped where the prior is: conservative, and of no use to anyone.
+def warn_of_idle_members(posteriors: Sequence[Posterior], objective: Objective, settings: Settings) -> None:
+    """Warn if members stopped at the prior, which is conservative and useless.
 
-    A training that was cut short by its number of epochs is left alone.
+    Members that were cut short by the number of epochs do not count.
     """
     prior = prior_loss(objective)
 
     def idle(history: xr.Dataset) -> bool:
         stopped = int(history["epochs"][0]) < settings.epochs and not bool(history["diverged"][0])
-        return stopped and float(history["best_loss"][0]) > prior - LEARNT
+        return stopped and float(history["best_loss"][0]) > prior - LEAST_GAIN
 
     found = [idle(p.history) for p in posteriors if p.history is not None]
     if not any(found):
@@ -121,7 +125,7 @@ def report_idleness(posteriors: Sequence[Posterior], objective: Objective, setti
     who = "the member" if len(found) == 1 else f"{sum(found)} of {len(found)} members"
     weaker = "a smaller balance_strength, " if objective.balanced else ""
     warn(
-        f"{who} stopped having learnt next to nothing: the best validation loss is within {LEARNT} of the prior's, "
-        f"{prior:.3f}. If x says anything about theta, try early_stop=False or a larger patience, {weaker}more "
-        "simulations, or another embedding",
+        f"{who} stopped having learnt next to nothing: the best validation loss is within {LEAST_GAIN} of the prior's, "
+        f"{prior:.3f}. If x says anything about theta, try settings=eq.Settings(early_stop=False) or a larger "
+        f"patience, {weaker}more simulations, or another embedding",
     )

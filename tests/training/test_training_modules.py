@@ -1,4 +1,4 @@
-"""Embeddings and networks of users' own in a training, and words about observations that look wrong."""
+"""Embeddings and networks: chosen by shape, or a user's own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from training_tools import CALLER, quick, toy, train
 
 import equipoise
 import equipoise as eq
 from equipoise.methods import resolve
-from equipoise.training import PAPER, Member, fit_many
-from equipoise.training.inputs import as_embedding
+from equipoise.training import PAPER, Member
+from equipoise.training.modules import as_embedding
 
-PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
-SMALL = dataclasses.replace(PAPER, batch_size=32, epochs=5)
+FIVE = dataclasses.replace(PAPER, batch_size=32, epochs=5)
 
 
 def series(n: int = 120, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -27,11 +27,6 @@ def series(n: int = 120, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     theta = 2 * torch.rand(n, 2, generator=g) - 1
     return theta, theta.unsqueeze(1) + 0.5 * torch.randn(n, 6, 2, generator=g)
-
-
-def quick(theta: object, x: object, **options: object) -> eq.Posterior:
-    defaults: dict = {"members": 1, "epochs": 2, "batch_size": 32, "hidden": (16, 16), "progress": False}
-    return eq.fit(theta, x, prior=PRIOR, **(defaults | options))
 
 
 class Recurrent(nn.Module):
@@ -59,18 +54,14 @@ class Branching(nn.Module):
         return self.layer(x.flatten(1) if x.mean() > 1 else -x.flatten(1))
 
 
-# --- modules that vmap cannot stack -----------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("given", ["embedding", "network"])
 def test_a_member_with_a_recurrent_module_is_the_same_alone_and_in_a_stack(given: str) -> None:
     data = [series(seed=0), series(seed=1)]
     me = Member(resolve("bnre"), seed=5, data=1)
     crowd = [Member(resolve("nre"), seed=1), Member(resolve("bnre", strength=7.0), seed=2, data=1)]
-    fixed: dict = {"prior": PRIOR, "settings": SMALL, "hidden": (8,), "device": "cpu", "progress": False}
-    (alone,) = fit_many([me], data, **fixed, **{given: Recurrent()})
-    together = fit_many([*crowd, me], data, **fixed, **{given: Recurrent()})[-1]
+    (alone,) = train([me], data, settings=FIVE, **{given: Recurrent()})
+    together = train([*crowd, me], data, settings=FIVE, **{given: Recurrent()})[-1]
     for name, weight in alone.stack.items():
         torch.testing.assert_close(together.stack[name], weight, rtol=0, atol=1e-8)
     np.testing.assert_allclose(together.history.validation_loss, alone.history.validation_loss, atol=1e-8)
@@ -94,18 +85,13 @@ def test_a_recurrent_module_trains_beside_a_compiler() -> None:
     torch.testing.assert_close(plain.log_prob(theta, x), compiled.log_prob(theta, x), rtol=0, atol=1e-4)
 
 
-# --- dropout ----------------------------------------------------------------------------------------------------------
-
-
 def test_dropout_is_switched_off_with_a_warning_and_the_posterior_is_a_function(tmp_path: Path) -> None:
     theta, x = series()
     own = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Dropout(0.5), nn.ReLU())
-    said = (
-        r"dropout layers of the embedding are switched off: 2 \(Dropout, p=0.5\); early stopping and weight_decay= reg"
-    )
+    said = r"dropout layers of the embedding are switched off: 2 \(Dropout, p=0.5\); early stopping and weight_decay"
     with pytest.warns(UserWarning, match=said) as told:
         p = quick(theta, x, embedding=own, members=2)
-    assert len(told) == 1 and told[0].filename == __file__
+    assert len(told) == 1 and told[0].filename == CALLER
     assert torch.equal(p.log_prob(theta, x), p.log_prob(theta, x))
     assert torch.equal(p.sample((20,), x=x[0], seed=1), p.sample((20,), x=x[0], seed=1))
     assert all(layer.training for layer in own.modules())
@@ -121,11 +107,8 @@ def test_dropout_of_a_network_of_ones_own_is_told_once() -> None:
     theta, x = series()
     with pytest.warns(UserWarning, match=r"layers of the network are switched off: rnn \(GRU, dropout=0.2\)") as told:
         p = quick(theta, x, network=Recurrent(num_layers=2, dropout=0.2), method="nre", members=3)
-    assert len(told) == 1 and told[0].filename == __file__
+    assert len(told) == 1 and told[0].filename == CALLER
     assert torch.equal(p.log_prob(theta[:3], x[:3]), p.log_prob(theta[:3], x[:3]))
-
-
-# --- what is not finite -----------------------------------------------------------------------------------------------
 
 
 class Formula(nn.Module):
@@ -161,28 +144,13 @@ def test_an_embedding_whose_features_are_not_finite_is_blamed_before_training() 
         quick(theta, x, embedding=root)
 
 
-def test_words_about_divergence_name_what_there_is() -> None:
-    theta, x = series()
-    huge = x.flatten(1).sign() * 3e38
-    for members, clip, words in (
-        (1, None, r"the member diverged.*learning_rate \(now 0.001\), and check"),
-        (2, 5.0, r"all 2 members diverged.*learning_rate \(now 0.001\) or clip \(now 5.0\), and check"),
-    ):
-        said = pytest.warns(UserWarning, match="never had a finite loss and are left out.$")
-        with said, pytest.raises(RuntimeError, match=words):
-            quick(theta, huge, standardize=False, members=members, clip=clip, method="nre")
-
-
-# --- observations that look wrong -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("x_shape", [(24, 24), (8, 8), (16, 40), (40, 16)])
 def test_images_without_a_channel_are_doubted(x_shape: tuple[int, int]) -> None:
     theta, _ = series(48)
     options: dict = {"epochs": 1, "validation_fraction": 0.25, "method": "nre"}
     with pytest.warns(UserWarning, match=r"images of one channel, give x\[:, None\] to training") as told:
         quick(theta, torch.randn(48, *x_shape), **options)
-    assert len(told) == 1 and told[0].filename == __file__
+    assert len(told) == 1 and told[0].filename == CALLER
     advice = str(told[0].message)
     meant = advice[advice.index("embedding=") + len("embedding=") : advice.index(" says so")]
     body = eval(meant, {"equipoise": equipoise})
@@ -208,12 +176,12 @@ def test_a_long_vector_may_be_a_series(capsys) -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.uint8])
 def test_observations_that_do_not_vary_are_told(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.training.trial.CHUNK", 50)
+    monkeypatch.setattr("equipoise.training.modules.COMPARED_ROWS", 50)
     theta, _ = series()
     x = torch.full((120, 3), 4, dtype=kind)
     with pytest.warns(UserWarning, match="x is the same in all pairs") as told:
         quick(theta, x, epochs=1, method="nre")
-    assert len(told) == 1 and told[0].filename == __file__
+    assert len(told) == 1 and told[0].filename == CALLER
     with pytest.warns(UserWarning, match="x is the same in all pairs"):
         quick(theta, x.numpy(), epochs=1, method="nre")
     x[-1, 0] = 5
@@ -231,3 +199,74 @@ def test_what_asks_for_no_gradient_stays_as_it_is(method: str) -> None:
     for m in range(2):
         assert torch.equal(p.stack["module.1.weight"][m], module[1].weight)
         assert not torch.equal(p.stack["module.3.weight"][m], module[3].weight)
+
+
+def test_an_own_embedding_and_an_own_network_are_trained() -> None:
+    theta, x = toy()
+    body = nn.Sequential(nn.Linear(2, 5), nn.Tanh())
+    p = quick(theta, x, embedding=body, method="bnpe_init")
+    assert p.log_prob(theta[:4], x[:4]).isfinite().all()
+    assert any(name.startswith("module.") for name in p.stack)
+
+    class Ratio(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+
+        def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+            return self.net(torch.cat([theta, x], -1)).squeeze(-1)
+
+    theta, x = toy(2000)
+    q = quick(theta, x, network=Ratio(), method="bnre", members=2, epochs=15)
+    loss = q.history.validation_loss
+    assert (loss[-1] < loss[0]).all()
+    assert q.sample((10,), x=x[0]).shape == (10, 2)
+
+
+def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
+    theta, x = toy(100)
+    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1, progress=None)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "are read as a series (time, channels)" in shown.err
+    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "here", "there", "swap"),
+    [
+        ((1, 200), "1 time step of 200 channels", "200 time steps of 1 channel", "swapaxes"),
+        ((3, 4), "3 time steps of 4 channels", "4 time steps of 3 channels", "swapaxes"),
+        ((24, 8, 1), "8 × 1 pixels of 24 channels", "24 × 8 pixels of 1 channel", "permute"),
+        ((12, 12, 3), "12 × 3 pixels of 12 channels", "12 × 12 pixels of 3 channels", "moveaxis"),
+        ((10, 12, 3), "12 × 3 pixels of 10 channels", "10 × 12 pixels of 3 channels", "moveaxis"),
+        ((9, 8, 8), "8 × 8 pixels of 9 channels", "9 × 8 pixels of 8 channels", "moveaxis"),
+    ],
+)
+def test_channels_that_are_probably_elsewhere_are_doubted(x_shape, here, there, swap) -> None:
+    theta, _ = toy(48)
+    with pytest.warns(UserWarning, match=r"are read as") as told:
+        quick(theta, torch.randn(48, *x_shape), epochs=1, validation_fraction=0.25)
+    text = str(told[0].message)
+    assert len(told) == 1 and text.index(here) < text.index(there) < text.index(swap) and told[0].filename == CALLER
+
+
+@pytest.mark.parametrize("x_shape", [(200, 1), (4, 4), (1, 8, 8), (3, 8, 9), (8, 8, 8), (1, 20, 1), (2, 9, 2)])
+def test_channels_that_are_where_they_should_be_are_not_doubted(x_shape) -> None:
+    theta, _ = toy(48)
+    quick(theta, torch.randn(48, *x_shape), epochs=1, validation_fraction=0.25)  # a warning would be an error
+
+
+def test_a_network_of_your_own_may_read_any_shape(capsys) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2 + 24, 1)
+
+        def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+            return self.layer(torch.cat([theta, x.flatten(-4)], -1)).squeeze(-1)
+
+    theta, _ = toy(100)
+    x = torch.randn(100, 4, 3, 2, 1)
+    p = quick(theta, x, method="nre", network=Own(), epochs=1, progress=None)
+    assert p.log_prob(theta[:3], x[:3]).shape == (3,) and "read as" not in capsys.readouterr().err

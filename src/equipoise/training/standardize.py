@@ -1,8 +1,8 @@
-"""What standardises θ and x, and what would spoil it."""
+"""Standardisation of θ (by the prior) and of x (by the training pairs)."""
 
 from __future__ import annotations
 
-__all__ = ["affordable", "theta_scaling", "x_scaling"]
+__all__ = ["rows_to_read", "theta_scaling", "x_scaling"]
 
 import math
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from .inputs import refuse_invalid
 SET_BY_FEW = 30.0
 
 
-def affordable(most: int, x_shape: Sequence[int]) -> int:
-    """How many rows of x to look at: `most`, or as many as hold 2²⁵ numbers, and 16 in any case."""
+def rows_to_read(most: int, x_shape: Sequence[int]) -> int:
+    """How many rows of x to read: `most`, or as many as hold 2²⁵ numbers, and at least 16."""
     return max(16, min(most, (1 << 25) // math.prod(x_shape)))
 
 
@@ -47,7 +47,7 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
 
 
 def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
-    """Say so where a few values, such as a -9999 for what is missing, set the scale of all others.
+    """Warn if a few values, such as a -9999 for what is missing, set the scale of all others.
 
     Standardised by a deviation that is theirs, the rest of x is next to constant. A normal x has a deviation of
     (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
@@ -85,9 +85,9 @@ def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale:
     Without standardisation they are 0 and `x_scale`.
     """
     if standardize:
-        most = 1 << 16 if isinstance(x, Tensor) else affordable(1 << 16, x.shape[1:])
+        most = 1 << 16 if isinstance(x, Tensor) else rows_to_read(1 << 16, x.shape[1:])
         some = torch.as_tensor(take(x, rows[:most]))
-        if not isinstance(x, Tensor):  # which has not been looked at: there may be more of it than one cares to read
+        if not isinstance(x, Tensor):  # which has not been checked: there may be too much of it
             refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
         mean, std = body.statistics(some)
         _warn_about_few_values(some, std)

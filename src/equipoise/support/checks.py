@@ -1,0 +1,81 @@
+"""Checks of arguments: each returns the value, or raises an error that names the argument and what it takes."""
+
+from __future__ import annotations
+
+__all__ = ["finite_number", "one_of", "true_or_false", "whole_number"]
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """An integer of at least `least`, as Python's; NumPy's integers are taken, True and 1.0 are not.
+
+    Example:
+        >>> whole_number("epochs", 1.5, least=1)
+        Traceback (most recent call last):
+            ...
+        ValueError: epochs is a whole number, at least 1, got 1.5
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        kind = ValueError if isinstance(value, Real) and not isinstance(value, bool) else TypeError
+        raise kind(f"{name} is a whole number, at least {least}, got {value!r}")
+    return int(value)
+
+
+def finite_number(
+    name: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
+) -> float:
+    """A finite real number, greater than `above`, at least `least` and less than `below`, as Python's.
+
+    Example:
+        >>> finite_number("learning_rate", float("inf"), above=0)
+        Traceback (most recent call last):
+            ...
+        ValueError: learning_rate is a finite number, greater than 0, got inf
+    """
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if (
+        not real
+        or not math.isfinite(value)
+        or (above is not None and not value > above)
+        or (least is not None and not value >= least)
+        or (below is not None and not value < below)
+    ):
+        bounds = {"greater than": above, "at least": least, "less than": below}
+        said = "".join(f", {words} {bound:g}" for words, bound in bounds.items() if bound is not None)
+        raise (ValueError if real else TypeError)(f"{name} is a finite number{said}, got {value!r}")
+    return value.item() if hasattr(value, "item") else value  # NumPy's as Python's
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of some words.
+
+    Example:
+        >>> one_of("keep", "first", ("best", "last"))
+        Traceback (most recent call last):
+            ...
+        ValueError: keep is one of best, last; got 'first'
+    """
+    allowed = tuple(allowed)
+    if not isinstance(value, str) or value not in allowed:
+        raise (ValueError if isinstance(value, str) else TypeError)(
+            f"{name} is one of {', '.join(allowed)}; got {value!r}"
+        )
+    return value
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """A truth value, not what Python would take for one.
+
+    Example:
+        >>> true_or_false("early_stop", "no")
+        Traceback (most recent call last):
+            ...
+        TypeError: early_stop is True or False, got 'no'
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, got {value!r}")
+    return value

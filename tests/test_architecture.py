@@ -1,0 +1,52 @@
+"""What ARCHITECTURE.md says of the code, counted."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import torch
+
+import equipoise as eq
+
+#: From the user's call to the mathematics, one function calling the next.
+CHAIN = ["fit", "fit_many", "train_stack", "step", "losses", "objective_terms", "nre"]
+
+
+def chain(target: str) -> list[str]:
+    """The functions of Equipoise on the stack when a base loss is first called in an eager fit on a CPU."""
+    theta = torch.rand(40, 1, generator=torch.Generator().manual_seed(0))
+    found: list[str] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not found and frame.f_code.co_name == target:
+            inside: FrameType | None = frame
+            while inside is not None:
+                if inside.f_globals.get("__name__", "").partition(".")[0] == "equipoise":
+                    found.append(inside.f_code.co_name)
+                inside = inside.f_back
+
+    sys.setprofile(look)
+    try:
+        eq.fit(
+            theta,
+            theta,
+            prior=eq.BoxUniform([0.0], [1.0]),
+            method=eq.METHODS["nre"].but(hidden=(4,)),
+            members=1,
+            epochs=1,
+            batch_size=8,
+            validation_fraction=0.25,
+            settings=eq.Settings(compile=False),
+            device="cpu",
+            progress=False,
+        )
+    finally:
+        sys.setprofile(None)
+    return found[::-1]
+
+
+def test_from_fit_to_the_loss_it_is_six_hops() -> None:
+    found = chain("nre")
+    assert found == CHAIN
+    assert len(found) - 1 <= 6

@@ -1,0 +1,96 @@
+"""The step: Adam against torch's, compiled and not."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from training_tools import SMALL, pairs, train
+
+from equipoise.methods import resolve
+from equipoise.training import Member
+from equipoise.training.state import MemberState
+from equipoise.training.step import adam, limit
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None) -> None:
+    flat = torch.randn(3, 50)
+    rates = torch.tensor([1e-3, 1e-2, 3e-4])
+    state = MemberState.fresh(flat.clone(), 1e-3, epochs=1)
+    state.learning_rate.copy_(rates)
+    rows = [torch.nn.Parameter(row.clone()) for row in flat]
+    optimisers = [
+        torch.optim.AdamW([row], lr=float(lr), weight_decay=weight_decay) for row, lr in zip(rows, rates, strict=True)
+    ]
+    ones = torch.ones(1, 50)
+    for step in range(20):
+        gradient = torch.randn(3, 50, generator=torch.Generator().manual_seed(step))
+        state.steps += 1
+        adam(
+            state.weights,
+            gradient.clone() if clip is None else limit(gradient, ones, clip),
+            state.moment_1,
+            state.moment_2,
+            state.steps,
+            state.learning_rate,
+            state.active,
+            ones,
+            weight_decay,
+        )
+        for m, (row, optimiser) in enumerate(zip(rows, optimisers, strict=True)):
+            row.grad = gradient[m].clone()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([row], clip)
+            optimiser.step()
+    for m, row in enumerate(rows):
+        torch.testing.assert_close(state.weights[m], row.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_compiled_and_eager_training_agree(clip: float | None) -> None:
+    eager, compiled = (
+        train([Member(resolve("bnre_c"), 1)], [pairs()], settings=dataclasses.replace(SMALL, clip=clip, compile=on))[0]
+        for on in (False, True)
+    )
+    assert compiled.history.attrs["compiled"] == 1 and eager.history.attrs["compiled"] == 0
+    np.testing.assert_allclose(compiled.history.validation_loss, eager.history.validation_loss, rtol=2e-3, atol=2e-3)
+
+
+def test_the_compiler_sees_every_network_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three problems in one process: none compiles twice, and nothing but the number of members is a symbol."""
+    sizes: list[torch.Size] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[object]) -> torch.fx.GraphModule:
+        sizes.extend(v.shape for v in inputs if isinstance(v, Tensor))
+        return graph
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    theta, x = pairs()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for width in (2, 4, 7):
+            members, given = [Member(resolve("nre"), s) for s in (1, 2)], (theta, x.repeat(1, 3)[:, :width])
+            trained = train(members, [given], settings=dataclasses.replace(SMALL, compile=True))
+            assert trained[0].history.attrs["compiled"] == 1
+    assert len(sizes) > 3
+    assert all(isinstance(n, int) for size in sizes for n in size[1:])
+
+
+def test_a_compiler_that_fails_costs_speed_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(*_: object) -> None:
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    members, data = [Member(resolve("npe"), 1)], [pairs(seed=3)]
+    with pytest.warns(UserWarning, match="could not compile the training step .*no such instruction"):
+        (tried,) = train(members, data, settings=dataclasses.replace(SMALL, compile=True))
+    assert tried.history.attrs["compiled"] == 0
+    (eager,) = train(members, data, settings=dataclasses.replace(SMALL, compile=False))
+    np.testing.assert_array_equal(tried.history.validation_loss, eager.history.validation_loss)
