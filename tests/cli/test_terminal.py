@@ -142,7 +142,7 @@ def test_bars_keep_their_labels(tmp_path):
     (stack,) = stacks(**WALK)
     folder, screen = Folder(tmp_path), Console(file=io.StringIO(), width=160, force_terminal=True)
     with folder.claim(stack.identity), Watch(folder, [stack], screen, "cpu", quiet=False) as shown:
-        folder.pulse(stack.identity, "training", 1, 2, "loss [nan]", force=True)
+        folder.heartbeat(stack.identity, "training", 1, 2, "loss [nan]", force=True)
         shown._draw(folder.running())
         shown._progress.refresh()
     assert "lotka_volterra[steps=11] 256 flow: training" in screen.file.getvalue()
@@ -156,7 +156,7 @@ def test_status_keeps_labels_and_paths(tmp_path, monkeypatch):
     failed, running = stacks_of(grid)
     folder.write_failure(failed.identity, "Traceback\nValueError: x has shape [batch]")
     with folder.claim(running.identity):
-        folder.pulse(running.identity, "training", 1, 2, "loss [nan]", force=True)
+        folder.heartbeat(running.identity, "training", 1, 2, "loss [nan]", force=True)
         result = CliRunner().invoke(cli.app, ["status", str(folder.path)])
     table, rest = result.output.split("└")
     assert result.exit_code == 1 and METHOD in table and "lotka_volterra[steps=11]" in table

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
 from equipoise.experiments import Folder, clusters, load_grid, missing_stacks, run_grid, stacks_of, state_of
@@ -38,7 +39,11 @@ def wait_for(condition, process=None):
 
 def nothing(stack, folder, *how):
     """Computes a stack in no time."""
-    folder.write_stack(stack.identity, {"cells": [{"identity": c.identity} for c in stack.cells]}, {})
+    folder.write_stack(stack.identity, kept([c.identity for c in stack.cells]))
+
+
+def kept(cells=(), **attributes):
+    return xr.Dataset(coords={"cell": np.array(cells, dtype=object)}, attrs=attributes)
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
@@ -125,10 +130,10 @@ def test_a_batch_system_does_not_take_ctrl_c(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=PATIENCE)
 
 
-def test_a_pulse_that_cannot_be_written_stops_nothing(tmp_path):
+def test_a_heartbeat_that_cannot_be_written_stops_nothing(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "running").write_text("in the way")
-    folder.pulse("identity", "training", force=True)
+    folder.heartbeat("identity", "training", force=True)
     assert not folder.running()
 
 
@@ -170,14 +175,14 @@ def test_what_finished_stacks_took_says_what_others_will(tmp_path):
     grid = load_grid(TINY | {"budgets": [128, 65536], "methods": ["nre"], "runs": 1})
     first, second = missing_stacks(grid, Folder(tmp_path))
     folder, most = Folder(tmp_path), cost(second).seconds
-    about = {"network": "classifier", "embedded": False, "device": "cpu", "cost": 100.0, "seconds": 20.0}
+    about = {"network": "classifier", "embedded": 0, "device": "cpu", "cost": 100.0, "seconds": 20.0}
     run = Execution("cpu")
     assert run.expected(second, folder) == most
-    folder.write_stack("other", about | {"cells": [], "network": "flow"}, {})
-    folder.write_stack("gpu", about | {"cells": [], "device": "cuda"}, {})
-    folder.write_stack("old", {"cells": []}, {})  # of a version that did not keep them
+    folder.write_stack("other", kept(**about | {"network": "flow"}))
+    folder.write_stack("gpu", kept(**about | {"device": "cuda"}))
+    folder.write_stack("old", kept())  # of a version that did not keep them
     assert run.expected(second, folder) == most
-    folder.write_stack(first.identity, about | {"cells": []}, {})
+    folder.write_stack(first.identity, kept(**about))
     assert run.expected(second, folder) == pytest.approx(0.25 * most)
     assert Execution("cpu", pace=2.0).expected(second, folder) == 2 * most
 
@@ -202,7 +207,7 @@ def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path
 
         with contextlib.suppress(KeyboardInterrupt):
             run_grid(grid, out, threads=1, device="cpu", compute=one)
-        carried = sorted((out / "stacks").glob("*.npz"))
+        carried = sorted((out / "stacks").glob("[!.]*.nc"))
         assert len(carried) == min(3 * (job + 1), 8)
     assert state_of(grid, Folder(out)).complete
     assert_same_cells(undisturbed, out)
@@ -224,7 +229,7 @@ def test_somebody_elses_stack_is_left_alone(tmp_path):
     folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
     with folder.claim(stack.identity) as mine:
         assert mine
-        folder.pulse(stack.identity, "training", 3, 10, "fine")
+        folder.heartbeat(stack.identity, "training", 3, 10, "fine")
         state = state_of(load_grid(TINY), folder)
         assert state.count("running") == 1 and state.running[0].note == "fine" and state.running[0].pid == os.getpid()
         assert attempt(stack, str(tmp_path), Execution(), nothing) == BUSY
@@ -235,7 +240,7 @@ def test_somebody_elses_stack_is_left_alone(tmp_path):
 def test_a_process_that_is_gone_is_not_running(tmp_path):
     folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
     with folder.claim(stack.identity):
-        folder.pulse(stack.identity, "training")
+        folder.heartbeat(stack.identity, "training")
         file = tmp_path / "running" / f"{stack.identity}.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22 + 1}))
         assert not folder.running()
@@ -243,11 +248,11 @@ def test_a_process_that_is_gone_is_not_running(tmp_path):
 
 def test_the_first_file_of_a_stack_stays(tmp_path):
     folder = Folder(tmp_path)
-    folder.write_stack("abc", {"cells": []}, {})
+    folder.write_stack("abc", kept())
     before = folder.stack_file("abc").read_bytes()
-    folder.write_stack("abc", {"cells": [1]}, {})
+    folder.write_stack("abc", kept(["a"]))
     assert folder.stack_file("abc").read_bytes() == before
-    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.npz"]
+    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.nc"]
 
 
 def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed):
@@ -281,11 +286,11 @@ def test_killed_at_random_moments_the_results_are_the_same(undisturbed, tiny_tom
     stacks = out / "stacks"
     for kill in range(3):
         process = start(tiny_toml, out, "--quiet")
-        before = len(list(stacks.glob("*.npz")))
+        before = len(list(stacks.glob("[!.]*.nc")))
         # Anywhere between the first sign of life of this process and half a second after its first stack.
         wait_for(
             lambda n=before + (kill > 0): (
-                len(list(stacks.glob("*.npz"))) >= n and any((out / "running").glob("*.json"))
+                len(list(stacks.glob("[!.]*.nc"))) >= n and any((out / "running").glob("*.json"))
             ),
             process,
         )
@@ -298,7 +303,7 @@ def test_killed_at_random_moments_the_results_are_the_same(undisturbed, tiny_tom
     assert process.returncode == 0, output
     assert done < 8, "all was done before the last start: the kills came too late to test anything"
     assert_same_cells(undisturbed, out)
-    assert not [p for p in out.rglob("*.tmp") if p.parent.name != "stacks"]
+    assert not list(out.rglob("*.tmp*"))
 
 
 @pytest.mark.slow
@@ -329,7 +334,7 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
     # however late this process is woken; one finished stack is there from the beginning
     folder, done = Folder(out), Folder(undisturbed)
     identity = stacks_of(load_grid(TINY))[-1].identity
-    folder.write_stack(identity, *done.read_stack(identity))
+    folder.copy_stack(identity, done)
     process = start(tiny_toml, out)
     wait_for(folder.running, process)
     process.send_signal(signal.SIGINT)

@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from equipoise.support.devices import cores
+from equipoise.support.words import did_you_mean
+
 from .engine import Execution
-from .entries import nearest
 
 #: The batch systems of dask-jobqueue, by the key of the YAML file.
 SYSTEMS = {
@@ -87,9 +89,8 @@ def _local(execution: Execution, stacks: int) -> Any:
     """One worker a GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
     from distributed import Nanny, Scheduler, SpecCluster
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = _gpus() if execution.device != "cpu" else []
-    count = min(len(gpus) or max(1, cores // execution.threads), max(1, stacks))
+    count = min(len(gpus) or max(1, cores() // execution.threads), max(1, stacks))
     workers = {}
     for i in range(count):
         env = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {})
@@ -137,7 +138,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
         )
     ((system, given),) = contents.items()
     if system not in SYSTEMS:
-        raise ValueError(f"{file}: {nearest(str(system), SYSTEMS, 'batch system')}")
+        raise ValueError(f"{file}: {did_you_mean(str(system), SYSTEMS, 'batch system')}")
     try:
         with _own_interrupt():
             import dask_jobqueue
@@ -155,7 +156,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
     known = _parameters(kind)
     for key in options:
         if key not in known:
-            raise ValueError(f"{file}: {nearest(key, sorted({*known, 'jobs'}), f'option of {system}')}")
+            raise ValueError(f"{file}: {did_you_mean(key, sorted({*known, 'jobs'}), f'option of {system}')}")
     return kind, options, jobs
 
 

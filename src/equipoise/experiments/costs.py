@@ -95,19 +95,19 @@ def device_kind(device: str | None) -> str:
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def pace(stack: Stack, headers: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
+def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
     """What a stack is expected to take as a share of its cost, as stacks of the same network did on such a device.
 
     Arguments:
         stack: the stack.
-        headers: of the stacks that are finished.
+        attributes: of the stacks that are finished.
         device: "cpu" or "cuda".
 
     Returns:
         The share of all of them together, with a margin; 1 where there are none.
     """
     kind = stack.network, stack.sizes.layers > 0, device
-    alike = [h for h in headers if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
+    alike = [h for h in attributes if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
     return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
 
 

@@ -23,6 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from equipoise.support.errors import CheckpointMismatch, DamagedFile
+
 #: Of the file. Raise it when what is in it changes, or what a training is known by.
 FORMAT = 3
 
@@ -75,17 +77,19 @@ class Checkpoint:
             with safe_open(self.path, "pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != str(FORMAT):
-                    raise ValueError(
+                    raise CheckpointMismatch(
                         f"the checkpoint {self.path} is of another version of Equipoise; delete the file to start anew"
                     )
                 if metadata.get("identity") != self.identity:
-                    raise ValueError(
+                    raise CheckpointMismatch(
                         f"the checkpoint {self.path} belongs to another training (other data, prior, method, settings, "
                         "seed or first weights). Give another checkpoint path, or delete the file to start anew."
                     )
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise ValueError(f"the checkpoint {self.path} cannot be read ({error}); delete it to start anew") from error
+            raise DamagedFile(
+                f"the checkpoint {self.path} cannot be read ({error}); delete it to start anew"
+            ) from error
 
 
 def fingerprint(description: dict[str, Any], tensors: Iterable[Any]) -> str:
