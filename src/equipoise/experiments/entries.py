@@ -23,6 +23,7 @@ __all__ = [
 import dataclasses
 import inspect
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,10 @@ from .protocols import FIGURE_LABELS
 RESOLVED_OPTIONS = ("balance", "strength", "start")
 FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "init")
 METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
+
+
+#: Of those that are fields, what they are unless given; their kinds are those of the values.
+METHOD_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Method) if f.default is not dataclasses.MISSING}
 
 
 class GridError(ValueError):
@@ -128,6 +133,11 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
         name = table.pop("name", None)
         if not isinstance(name, str):
             raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
+        for key, choice in table.items():
+            if isinstance(choice, list | tuple) and not choice:
+                raise GridError(
+                    f"{axis}: {key} of {name} is an empty list, which leaves no entry; give a value or more"
+                )
         choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
         for chosen in itertools.product(*choices):
             options = dict(zip(table, chosen, strict=True))
@@ -182,12 +192,27 @@ def check_method(name: str, options: dict[str, Any]) -> None:
     for key in options:
         if key not in METHOD_OPTIONS:
             raise ValueError(did_you_mean(key, METHOD_OPTIONS, "option of a method"))
+        if key in METHOD_DEFAULTS:
+            check_kind(key, options[key], METHOD_DEFAULTS[key])
     resolve_entry(Entry(name, tuple(options.items())))
     keep = options.get("keep")
     if keep not in (None, "best", "last"):
         raise ValueError(f"keep is best or last, got {keep!r}")
     if options.get("recipe", RECIPES[0]) not in RECIPES:
         raise ValueError(did_you_mean(options["recipe"], RECIPES, "recipe"))
+
+
+def check_kind(key: str, value: Any, default: Any) -> None:
+    """Refuse a value that is not of the kind of a default: true or false, a whole number, a finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise GridError(f"{key} is true or false, got {value!r}")
+    elif isinstance(default, int):
+        if not number or not isinstance(value, int):
+            raise GridError(f"{key} is a whole number, got {value!r}")
+    elif isinstance(default, float) and not (number and math.isfinite(value)):
+        raise GridError(f"{key} is a finite number, got {value!r}")
 
 
 def method_facts(label: str, protocol: str) -> dict[str, Any]:

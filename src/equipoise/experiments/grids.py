@@ -36,7 +36,7 @@ from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
-from .entries import Entry, GridError, check_method, check_task, entries_of, resolve_entry
+from .entries import Entry, GridError, check_kind, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
@@ -277,9 +277,11 @@ def _check(grid: Grid) -> None:
     if not isinstance(grid.gallery, bool):
         raise GridError(f"gallery is true or false, got {grid.gallery!r}")
     known = [f.name for f in dataclasses.fields(Settings)]
-    for key in dict(grid.training):
+    for key, value in grid.training:
         if key not in known:
             raise GridError(f"training: {did_you_mean(key, known, 'setting')}")
+        default = getattr(PROTOCOLS[grid.protocol].settings, key)
+        check_kind(f"training: {key}", value, 1.0 if default is None else default)  # clip: a number, or none
     try:
         settings = grid.settings()
     except (ValueError, TypeError) as error:

@@ -224,7 +224,7 @@ def _concatenated(stacks: Stacks) -> xr.Dataset:
 
 
 def _places(grid: Grid, rows: xr.Dataset) -> tuple[dict[Place, int], dict[str, int]]:
-    """Which row stands at which place; how many cells the grid has, and how many finished ones are of other settings."""
+    """Which row stands at which place; how many cells are done, wanted, and left out for their settings."""
     # A cell stands where its grid says: an earlier one may have called the same cell by another name.
     wanted = {c.identity: (c.task, c.method, c.budget, c.run) for c in cells_of(grid)}
     wanted_places = set(wanted.values())

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from equipoise.priors import Prior
+from equipoise.support.errors import MissingPart
 
 from .base import Network
 from .classifier import Classifier
@@ -45,9 +46,10 @@ def network_from_spec(
     """Rebuild an architecture from its `spec()`; a user's own modules have to be given again."""
     if spec["kind"] == "user":
         if network is None:
-            raise ValueError(
+            raise MissingPart(
                 f"the model was trained with a network of your own, {named(spec)}, whose code is not stored; pass it "
-                "again: eq.load(path, network=…)"
+                "again: eq.load(path, network=…)",
+                "network",
             )
         own = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
         warn_of_differences(spec, own.spec(), "network")

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.support.errors import MissingPart
 from equipoise.support.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
@@ -296,9 +297,10 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
             return Convolutional(x_shape, spec["layers"], spec["channels"], spec.get("precision", "auto"))
         case "module":
             if module is None:
-                raise ValueError(
+                raise MissingPart(
                     f"the model was trained with an embedding of your own, {named(spec)}, whose code is not stored; "
-                    "pass it again: eq.load(path, embedding=…)"
+                    "pass it again: eq.load(path, embedding=…)",
+                    "embedding",
                 )
             return Module(module, x_shape, stored=True)
     raise ValueError(f"unknown kind of embedding {spec['kind']!r}; was the file written by a newer Equipoise?")

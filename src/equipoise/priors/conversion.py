@@ -10,7 +10,7 @@ import torch
 import torch.distributions as td
 from torch.distributions import Distribution, constraints
 
-from equipoise.support.errors import warn
+from equipoise.support.errors import MissingPart, warn
 
 from . import marginals as one
 from . import parts
@@ -128,8 +128,9 @@ def prior_from_spec(spec: dict[str, Any]) -> Prior:
                 raise ValueError(f'"marginals" should be a list, got {spec["marginals"]!r}')
             return IndependentPrior([parts.build(m) for m in spec["marginals"]])
         case "opaque":
-            raise ValueError(
+            raise MissingPart(
                 f"the prior was {spec['repr']}, which cannot be stored without pickle; "
-                "pass it again: eq.load(path, prior=…)"
+                "pass it again: eq.load(path, prior=…)",
+                "prior",
             )
     raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
