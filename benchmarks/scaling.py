@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from distributed import LocalCluster
 
 from equipoise.experiments import Folder, Stack, load_grid, run_grid, write_results
-from equipoise.experiments.clusters import connect
-from equipoise.experiments.engine import Execution
 from equipoise.experiments.records import CELL_VARIABLES, LEVELS
+from equipoise.support.devices import cores
 
 #: The goal: seconds a cell.
 GOAL = 0.05
@@ -75,8 +75,8 @@ def main() -> None:
     print(f"{'engine':<12}{'cells':>8}{'run':>12}{'run again':>12}{'gather':>12}   (ms a cell)")
     worst = 0.0
     clock = time.perf_counter()
-    with connect("local", Execution("cpu", 1), stacks=8) as client:
-        address = client.scheduler.address
+    with LocalCluster(n_workers=cores(), threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
         measure(8, address)  # every worker imports torch once
         start = time.perf_counter() - clock
         for name, cluster in (("in-process", None), ("Dask", address)):

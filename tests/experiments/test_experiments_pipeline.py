@@ -113,6 +113,17 @@ def test_results_have_the_dimensions_and_variables_that_are_promised(undisturbed
         assert int(ds["pairs"]) == 60
 
 
+def test_results_carry_what_figures_need_to_know_of_methods_and_tasks(undisturbed):
+    ds = read_results(undisturbed)
+    for name in ("network", "loss", "balance", "strength", "start"):
+        expected = [getattr(eq.METHODS[m], name) for m in ("npe", "bnre")]
+        assert ds[f"method_{name}"].dims == ("method",) and ds[f"method_{name}"].values.tolist() == expected
+    assert ds["method_label"].values.tolist() == ["NPE", "BNRE"]
+    assert ds["task_label"].dims == ("task",) and ds["task_label"].values.tolist() == [
+        getattr(eq.TASKS["slcp"], "label", "slcp")
+    ]
+
+
 def test_the_ledger_counts_every_stack_once(undisturbed):
     ds = read_results(undisturbed)
     folder = Folder(undisturbed)

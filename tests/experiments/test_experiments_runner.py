@@ -12,13 +12,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import xarray as xr
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
-from equipoise.experiments import Folder, clusters, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments import (
+    Folder,
+    clusters,
+    engine,
+    load_grid,
+    missing_stacks,
+    run_grid,
+    runner,
+    stacks_of,
+    state_of,
+)
 from equipoise.experiments.costs import cost
 from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
@@ -137,13 +148,16 @@ def test_a_heartbeat_that_cannot_be_written_stops_nothing(tmp_path):
     assert not folder.running()
 
 
-def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):
-    order = []
+def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path, monkeypatch):
+    order, clock = [], SimpleNamespace(now=0.0, time=lambda: clock.now)
 
     def slow(stack, folder, *how):
         order.append(stack.budget)
-        time.sleep(0.05)
+        clock.now += 0.05
         nothing(stack, folder)
+
+    for module in (engine, runner):
+        monkeypatch.setattr(module, "time", clock)
 
     grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
     state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08, pace=0)
@@ -351,11 +365,11 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
 
 
 CLUSTER = """
-from equipoise.experiments.clusters import connect
-from equipoise.experiments.engine import Execution
-with connect("local", Execution("cpu", 1), stacks=2) as client:
-    print(client.scheduler.address, flush=True)
-    input()
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
 """
 
 
@@ -394,8 +408,9 @@ def test_a_stack_that_kills_its_workers_fails_unless_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(("visible", "workers"), [("0,3", ["0", "3"]), (None, [])])
-def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
+def test_there_is_one_worker_per_gpu(visible, workers, monkeypatch):
     made = {}
+    monkeypatch.setattr(clusters, "_temporary_security", lambda: None)
     monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -409,3 +424,54 @@ def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
     assert all(("resources" in o) == bool(workers) for o in options)
     clusters._local(Execution("cpu", 1), stacks=1)
     assert len(made["workers"]) == 1 and "CUDA_VISIBLE_DEVICES" not in made["workers"][0]["options"]["env"]
+
+
+def test_local_workers_are_encrypted_where_that_is_possible(monkeypatch):
+    made, certificates = {}, object()
+    monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
+    monkeypatch.setattr("distributed.Security.temporary", lambda: certificates)
+    clusters._local(Execution("cpu", 1), stacks=1)
+    for options in (made["scheduler"]["options"], made["workers"][0]["options"]):
+        assert options["security"] is certificates and options["protocol"] == "tls://"
+        assert options["host"] == "127.0.0.1" and options["dashboard"] is False
+    assert made["security"] is certificates
+
+    def missing():
+        raise ImportError("no cryptography")
+
+    monkeypatch.setattr("distributed.Security.temporary", missing)
+    with pytest.warns(UserWarning, match="cryptography"):
+        clusters._local(Execution("cpu", 1), stacks=1)
+    assert made["security"] is None and made["scheduler"]["options"]["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("line", "safe"), [("", False), ("security: true", True), ("protocol: 'tls://'", True)])
+def test_a_batch_system_without_encryption_is_warned_of(line, safe, tmp_path, monkeypatch):
+    import dask_jobqueue
+
+    made = {}
+
+    class Recorder(dask_jobqueue.SLURMCluster):
+        def __init__(self, **options):
+            made.update(options)
+
+        def adapt(self, **jobs):
+            made.update(jobs)
+
+        def close(self, *args, **kwargs):
+            pass
+
+        __del__ = close
+
+    monkeypatch.setattr(dask_jobqueue, "SLURMCluster", Recorder)
+    file = tmp_path / "slurm.yaml"
+    file.write_text(f"slurm:\n  jobs: 2\n  {line}\n")
+    if safe:
+        clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    else:
+        with pytest.warns(UserWarning, match="security: true"):
+            clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    assert made["scheduler_options"]["dashboard_address"].startswith("127.0.0.1")
+    file.write_text("slurm: {security: true, scheduler_options: {dashboard_address: ':8787'}}")
+    clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    assert made["scheduler_options"]["dashboard_address"] == ":8787"

@@ -14,6 +14,7 @@ __all__ = [
     "check_file",
     "check_folder",
     "complete_methods",
+    "complete_protocols",
     "complete_tasks",
     "errors",
 ]
@@ -66,6 +67,11 @@ def complete_tasks(incomplete: str) -> list[str]:
 def complete_methods(incomplete: str) -> list[str]:
     """The methods whose names begin so."""
     return [n for n in _declared(r'^ +Method\("(\w+)"', "methods.py") if n.startswith(incomplete)]
+
+
+def complete_protocols(incomplete: str) -> list[str]:
+    """The protocols of the paper whose names begin so."""
+    return [n for n in ("paper", "released") if n.startswith(incomplete)]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from .app import (
     check_device,
     check_folder,
     complete_methods,
+    complete_protocols,
     complete_tasks,
     errors,
 )
@@ -65,7 +66,7 @@ def run(
         typer.Option(
             metavar="paper|released",
             help="How to train and judge.",
-            autocompletion=lambda typed: [p for p in ("paper", "released") if p.startswith(typed)],
+            autocompletion=complete_protocols,
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,

@@ -40,27 +40,11 @@ from .protocols import Protocol, Sizes
 NUMERICS = 2
 
 #: Fields of `Settings` and of `Objective` that are always part of identities.
-SETTINGS = frozenset(
-    [
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "factor",
-        "patience",
-        "min_learning_rate",
-        "threshold",
-        "threshold_mode",
-        "keep",
-        "early_stop",
-        "weight_decay",
-        "clip",
-        "partial_batch",
-        "validation",
-        "split",
-        "tf32",
-    ]
-)
-OBJECTIVE = frozenset(["loss", "balance", "strength", "unbiased", "normalized", "normalizer", "contrastive", "gamma"])
+SETTINGS = frozenset({
+    "epochs", "batch_size", "learning_rate", "factor", "patience", "min_learning_rate", "threshold", "threshold_mode",
+    "keep", "early_stop", "weight_decay", "clip", "partial_batch", "validation", "split", "tf32",
+})  # fmt: skip
+OBJECTIVE = frozenset({"loss", "balance", "strength", "unbiased", "normalized", "normalizer", "contrastive", "gamma"})
 #: A stack of more methods than this is called by their names and how many variants each has.
 SPELT_OUT = 6
 #: A method and a run.

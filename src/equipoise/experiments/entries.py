@@ -135,12 +135,13 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
             raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
         for key, choice in table.items():
             if isinstance(choice, list | tuple) and not choice:
-                raise GridError(
-                    f"{axis}: {key} of {name} is an empty list, which leaves no entry; give a value or more"
-                )
+                raise GridError(f"{axis}: {key} of {name} is an empty list: give at least one value")
         choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
         for chosen in itertools.product(*choices):
             options = dict(zip(table, chosen, strict=True))
+            for key, option in options.items():
+                if isinstance(option, float) and not math.isfinite(option):
+                    raise GridError(f"{axis}: {key} of {name} is a finite number, got {option!r}")
             try:
                 check(name, options)
             except (ValueError, TypeError) as error:
@@ -211,8 +212,10 @@ def check_kind(key: str, value: Any, default: Any) -> None:
     elif isinstance(default, int):
         if not number or not isinstance(value, int):
             raise GridError(f"{key} is a whole number, got {value!r}")
-    elif isinstance(default, float) and not (number and math.isfinite(value)):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise GridError(f"{key} is a finite number, got {value!r}")
+    elif isinstance(default, float) and not number:
+        raise GridError(f"{key} is a number, got {value!r}")
 
 
 def method_facts(label: str, protocol: str) -> dict[str, Any]:

@@ -280,8 +280,7 @@ def _check(grid: Grid) -> None:
     for key, value in grid.training:
         if key not in known:
             raise GridError(f"training: {did_you_mean(key, known, 'setting')}")
-        default = getattr(PROTOCOLS[grid.protocol].settings, key)
-        check_kind(f"training: {key}", value, 1.0 if default is None else default)  # clip: a number, or none
+        check_kind(f"training: {key}", value, getattr(PROTOCOLS[grid.protocol].settings, key))
     try:
         settings = grid.settings()
     except (ValueError, TypeError) as error:
