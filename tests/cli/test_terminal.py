@@ -266,6 +266,6 @@ def test_the_tables_of_states_and_plans_lose_nothing(width, tmp_path):
 def test_the_tables_of_what_there_is_lose_nothing(command, width):
     shown = CliRunner(env={"COLUMNS": str(width)}).invoke(cli.app, [command]).output
     assert "…" not in shown
-    names = TASKS if command == "tasks" else METHODS
+    names = list(TASKS if command == "tasks" else METHODS)
     assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()][-1] == names[-1]
     assert all(f" {name} " in shown for name in names)

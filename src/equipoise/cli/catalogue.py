@@ -81,8 +81,10 @@ def method_rows() -> list[dict[str, Any]]:
 
 def methods_table() -> Table:
     """The methods."""
-    rows = ([f"{v:g}" if isinstance(v, float) else v for v in row.values()] for row in method_rows())
-    return _table(("name", "network", "loss", "balance", "λ", "start", "in the paper"), rows)
+    columns = {"name": "name", "network": "network", "loss": "loss", "balance": "balance", "strength": "λ"}
+    columns |= {"start": "start", "paper": "in the paper"}
+    rows = ([f"{v:g}" if isinstance(v, float) else v for v in map(row.get, columns)] for row in method_rows())
+    return _table(columns.values(), rows)
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
