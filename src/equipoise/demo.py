@@ -135,9 +135,9 @@ def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
     star = {"color": TRUTH, "ms": 15, "mec": "white", "mew": 1.0, "label": "truth"}
     if made.prior.dim == 1:
         grid = low + (high - low) * ticks[:, None]
-        density, line, flat = made.log_posterior(grid, x).exp().numpy(), grid[:, 0].numpy(), 1 / float(high - low)
-        ax.fill_between(line, density, color=RECOVERED, alpha=0.25, lw=0)
-        ax.plot(line, density, color=RECOVERED, lw=2.2)
+        curve, line, flat = made.log_posterior(grid, x).exp().numpy(), grid[:, 0].numpy(), 1 / float(high - low)
+        ax.fill_between(line, curve, color=RECOVERED, alpha=0.25, lw=0)
+        ax.plot(line, curve, color=RECOVERED, lw=2.2)
         ax.axhline(flat, color=PRIOR, lw=1.2, ls="--")
         ax.text(line[0], flat, " prior", color=PRIOR, va="bottom", fontsize=9)
         ax.plot(float(truth[0]), 0, "*", clip_on=False, zorder=5, **star)

@@ -103,7 +103,7 @@ def _stops_are_kept() -> Iterator[None]:
 
 @contextmanager
 def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
-    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly.
+    """Errors that a user can fix are printed in one line; Ctrl-C, or a batch system's end of time, stops cleanly.
 
     So are warnings: Python would show them with a line of source, which here is one of typer's.
 

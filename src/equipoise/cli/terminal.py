@@ -71,7 +71,7 @@ class Watch:
     Arguments:
         folder: the folder.
         stacks: what is to be computed.
-        console: where to draw; a bar on a terminal, a line a stack elsewhere.
+        console: where to draw; a bar on a terminal, one line per stack elsewhere.
         device: for the estimate of the time.
         quiet: show nothing.
     """

@@ -12,7 +12,7 @@ and so do the draws of those that are judged together. A part of a grid, some of
 stacks; fewer methods or runs make other ones.
 
 Seeds are keyed by what they are for. A run of a task has one set of simulations, of which a smaller budget reads a
-prefix, and one seed a member, whatever the method and budget: methods are compared on the same simulations, first
+prefix, and one seed per member, whatever the method and budget: methods are compared on the same simulations, first
 weights and shuffles.
 """
 
@@ -94,7 +94,7 @@ class Stack:
         sizes: of the networks.
         rules: how to judge; the recipe is a cell's.
         settings: how to train; which weights are kept is a cell's.
-        members: networks a cell.
+        members: networks per cell.
         seed: of everything random.
     """
 

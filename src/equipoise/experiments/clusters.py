@@ -1,7 +1,7 @@
 """Clusters: what `--cluster` names, looked at before anything begins, and its Dask client.
 
-One worker computes one stack at a time: on this machine one worker a GPU or a share of the cores, in a batch system
-one a job.
+One worker computes one stack at a time: on this machine one worker per GPU or a share of the cores, in a batch
+system one per job.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def connect(cluster: str | None, execution: Execution, stacks: int) -> Iterator[
 
 
 def _local(execution: Execution, stacks: int) -> Any:
-    """One worker a GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
+    """One worker per GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
     from distributed import Nanny, Scheduler, SpecCluster
 
     security = _temporary_security()
@@ -169,7 +169,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
         ) from error
     kind = getattr(dask_jobqueue, SYSTEMS[system])
     if not isinstance(given, dict | None):
-        raise ValueError(f"{file}: the options of {system} should be `name: value`, a line each")
+        raise ValueError(f"{file}: the options of {system} should be `name: value`, one per line")
     options = dict(given or {})
     jobs = options.pop("jobs", 1)
     if not isinstance(jobs, int) or jobs < 1:

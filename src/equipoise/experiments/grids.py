@@ -88,7 +88,7 @@ class Grid:
         methods: the methods, with theirs.
         budgets: numbers of simulations.
         runs: repetitions, each with its own simulations and weights.
-        members: networks a run; the run's posterior is their mixture.
+        members: networks per run; the run's posterior is their mixture.
         seed: of everything random.
         pairs: the size of the coverage set; None for the protocol's.
         test: the size of the test set; None for the protocol's.
