@@ -31,8 +31,8 @@ GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
 WEIGHTS = {"flow": 450e3, "classifier": 335e3}
 #: The share of a step that does not depend on the number of weights.
 FLAT = 0.4
-#: Evaluations behind each draw of a flow (one per parameter, and one of the mixture) or point of a classifier, and behind
-#: a classifier that is interpolated.
+#: Evaluations behind each draw of a flow (one per parameter, and one of the mixture) or point of a classifier, and
+#: behind a classifier that is interpolated.
 EVALUATIONS = {"flow": 3, "classifier": 2}
 INTERPOLATED = 2100
 #: Seconds that a convolutional embedding adds to a member-step, whatever the rolls: the most of the paper's two tasks,
