@@ -14,14 +14,15 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xarray as xr
+from distributed import LocalCluster
 
 from equipoise.experiments import Folder, Stack, load_grid, run_grid, write_results
-from equipoise.experiments.clusters import connect
-from equipoise.experiments.engine import Execution
-from equipoise.experiments.records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER
-from equipoise.experiments.results import OTHERS
+from equipoise.experiments.records import CELL_VARIABLES, LEVELS
+from equipoise.support.devices import cores
 
 #: The goal: seconds a cell.
 GOAL = 0.05
@@ -31,26 +32,20 @@ def trivial(
     stack: Stack, folder: Folder, device: str | None, threads: int, checkpoint: bool, compile: bool | None
 ) -> None:
     """Write what a real stack would."""
-    cells = len(stack.cells)
-    arrays = {name: np.zeros(cells) for name in (*PER_CELL, *OTHERS)}
-    arrays |= {name: np.zeros((cells, LEVELS), np.float32) for name in CURVES}
-    arrays |= {name: np.zeros((cells, 3), np.float32) for name in HISTORY} | {"epoch": np.arange(3)}
-    arrays |= {f"member_{name}": np.zeros((cells, 1)) for name in PER_MEMBER}
-    arrays |= {"member_coverage": np.zeros((cells, 1, LEVELS), np.float32)}
-    arrays |= {"verdict": np.full(cells, "inconclusive"), "member_verdict": np.full((cells, 1), "inconclusive")}
-    header = {
-        "cells": [
-            {"task": c.task, "budget": c.budget, "method": c.method, "run": c.run, "identity": c.identity}
-            for c in stack.cells
-        ],
-        "members": 1,
-        "seconds": 0.0,
-        "torch": "",
-        "hardware": "",
-        "notes": [],
-        "expected": {"expected_log_prob": 0.0, "expected_log_prob_se": 0.0, "prior_log_prob": 0.0},
-    }
-    folder.write_stack(stack.identity, header, arrays)
+    sizes = {"level": LEVELS, "member": stack.members, "epoch": 3}
+    cells = [c.identity for c in stack.cells]
+    variables: dict[str, Any] = {}
+    for name, dims in CELL_VARIABLES.items():
+        shape = (len(cells), *(sizes[d] for d in dims))
+        numbers = np.zeros(shape, np.float32 if {"level", "epoch"} & set(dims) else np.float64)
+        variables[name] = (("cell", *dims), np.full(shape, "inconclusive") if "verdict" in name[-7:] else numbers)
+    variables |= {"method": ("cell", [c.method for c in stack.cells]), "run": ("cell", [c.run for c in stack.cells])}
+    variables |= dict.fromkeys(("expected_log_prob", "expected_log_prob_se", "prior_log_prob"), ((), 0.0))
+    about = {"task": stack.cells[0].task, "budget": stack.budget, "network": stack.network, "label": stack.label}
+    about |= dict.fromkeys(("torch", "equipoise", "hardware", "place", "device"), "") | {"notes": "[]"}
+    about |= dict.fromkeys(("seconds", "began", "cost", "steps", "train_seconds", "diagnose_seconds"), 0.0)
+    about |= {"members": stack.members, "trained": stack.size}
+    folder.write_stack(stack.identity, xr.Dataset(variables, {"cell": cells, "epoch": np.arange(3)}, about))
 
 
 def measure(cells: int, cluster: str | None) -> tuple[float, float, float]:
@@ -80,8 +75,8 @@ def main() -> None:
     print(f"{'engine':<12}{'cells':>8}{'run':>12}{'run again':>12}{'gather':>12}   (ms a cell)")
     worst = 0.0
     clock = time.perf_counter()
-    with connect("local", Execution("cpu", 1), stacks=8) as client:
-        address = client.scheduler.address
+    with LocalCluster(n_workers=cores(), threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
         measure(8, address)  # every worker imports torch once
         start = time.perf_counter() - clock
         for name, cluster in (("in-process", None), ("Dask", address)):

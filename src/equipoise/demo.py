@@ -1,4 +1,4 @@
-"""`python -m equipoise.demo`: the five tasks in one figure, what they make and what can be known from it."""
+"""`python -m equipoise.demo`: the tasks in one figure, what they make and what can be known from it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ __all__ = ["main", "tasks_figure"]
 
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +17,10 @@ from equipoise.tasks import TASKS, Task, task
 
 #: One colour per θ, and one for the θ that made the observation below.
 COLOURS = ("#0b7a75", "#d1495b", "#edae49")
-TRUTH = "#d1495b"
-DENSITY = "Blues"
+TRUTH, PRIOR, DENSITY = "#d1495b", "#8a949e", "Blues"
 SUSCEPTIBLE, INFECTED, RECOVERED = "#eef1f4", "#d1495b", "#30638e"
 #: A θ and a seed of lotka_volterra whose series oscillates and stays alive to the end.
-OSCILLATING, LONG_SERIES = [-3.8, 0.0], 53
+OSCILLATING, LONG_SERIES = (-3.8, 0.0), 53
 
 
 def tasks_figure(seed: int = 0) -> Any:
@@ -30,19 +30,31 @@ def tasks_figure(seed: int = 0) -> Any:
 
     settings: Any = {"font.size": 11, "axes.titlesize": 12, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(19, 8))
+        figure = Figure(figsize=(3.8 * len(TASKS), 8))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.05, hspace=0.0)
-        axes = figure.subplots(2, 5)
-        for (above, below), name in zip(axes.T, _PICTURES, strict=True):
-            made = task(name)
+        axes = figure.subplots(2, len(TASKS))
+        for (above, below), name in zip(axes.T, TASKS, strict=True):
+            made, example = task(name), EXAMPLES.get(name, Example())
             above.set_title(made.label, fontsize=16, fontweight="bold", pad=10)
-            for ax, draw in zip((above, below), _PICTURES[name], strict=True):
-                draw(ax, made, seed)
+            example.observations(above, made, seed)
+            if made.has_exact_posterior:
+                _posterior(below, made, seed, example)
+            elif example.instead is not None:
+                example.instead(below, made, seed)
+            for ax in (above, below):
                 ax.set_box_aspect(1)
     return figure
 
 
 # --- observations --------------------------------------------------------------------------------------------------
+
+
+def _histogram(ax: Any, made: Task, seed: int) -> None:
+    """The numbers of x for three draws of the prior, whatever the task."""
+    for theta, colour in zip(made.prior.from_uniform(torch.tensor([[0.2], [0.5], [0.8]])), COLOURS, strict=True):
+        x = made.simulate(theta.expand(200, made.prior.dim), seed=seed)
+        ax.hist(x.flatten().numpy(), bins=40, density=True, color=colour, histtype="step")
+    ax.set(xlabel="x", ylabel="density")
 
 
 def _scatter(ax: Any, made: Task, thetas: list[list[float]], seed: int, n: int, legend: str, **style: Any) -> None:
@@ -54,8 +66,13 @@ def _scatter(ax: Any, made: Task, thetas: list[list[float]], seed: int, n: int, 
 
 
 def _slcp(ax: Any, made: Task, seed: int) -> None:
-    _scatter(ax, made, [[0.7, 1.3], [1.3, 0.9], [1.8, 1.8]][::-1], seed, 60, "upper right", s=9, alpha=0.75)
+    _scatter(ax, made, [[1.8, 1.8], [1.3, 0.9], [0.7, 1.3]], seed, 60, "upper right", s=9, alpha=0.75)
     ax.set(xlabel="x", ylabel="y", xlim=(-9, 10), ylim=(-12, 9))
+
+
+def _two_moons(ax: Any, made: Task, seed: int) -> None:
+    _scatter(ax, made, [[0.0, 0.0], [0.5, 0.3], [-0.4, 0.4]], seed, 250, "lower right", s=8, alpha=0.7)
+    ax.set(xlabel="$x_1$", ylabel="$x_2$", xlim=(-0.55, 0.85), ylim=(-0.5, 0.9))
 
 
 def _weinberg(ax: Any, made: Task, seed: int) -> None:
@@ -86,14 +103,13 @@ def _spatial_sir(ax: Any, made: Task, seed: int) -> None:
     gap = np.ones((50, 3, 3))
     rows = [np.concatenate([_snapshot(x[i]), gap, _snapshot(x[i + 1])], 1) for i in (0, 2)]
     ax.imshow(np.concatenate([rows[0], np.ones((3, 103, 3)), rows[1]], 0), interpolation="nearest")
+    box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5}
     for i, (beta, gamma) in enumerate(thetas):
         row, column = divmod(i, 2)
-        label = f"β={beta:g}, γ={gamma:g}"
-        box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5}
-        ax.text(2 + 53 * column, 3 + 53 * row, label, fontsize=8.5, va="top", bbox=box)
+        ax.text(2 + 53 * column, 3 + 53 * row, f"β={beta:g}, γ={gamma:g}", fontsize=8.5, va="top", bbox=box)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    words = (("susceptible", "#8a949e", 0.0, "left"), ("infected", INFECTED, 0.5, "center"))
+    words = (("susceptible", PRIOR, 0.0, "left"), ("infected", INFECTED, 0.5, "center"))
     for word, colour, place, align in (*words, ("recovered", RECOVERED, 1.0, "right")):
         ax.text(place, -0.03, word, color=colour, transform=ax.transAxes, ha=align, va="top")
 
@@ -106,53 +122,41 @@ def _lotka_volterra(ax: Any, made: Task, seed: int) -> None:
     ax.legend(fontsize=9, loc="upper left")
 
 
-def _two_moons(ax: Any, made: Task, seed: int) -> None:
-    _scatter(ax, made, [[0.0, 0.0], [0.5, 0.3], [-0.4, 0.4]], seed, 250, "lower right", s=8, alpha=0.7)
-    ax.set(xlabel="$x_1$", ylabel="$x_2$", xlim=(-0.55, 0.85), ylim=(-0.5, 0.9))
-
-
 # --- posteriors ----------------------------------------------------------------------------------------------------
 
 
-def _heat(ax: Any, made: Task, truth: list[float], x: torch.Tensor, side: int, names: tuple[str, str]) -> None:
-    low, high = made.prior.low.tolist(), made.prior.high.tolist()
-    centres = [
-        a + (b - a) * (torch.arange(side, dtype=torch.float64) + 0.5) / side for a, b in zip(low, high, strict=True)
-    ]
-    grid = torch.stack(torch.meshgrid(*centres, indexing="xy"), -1).reshape(-1, 2)
-    density = made.log_posterior(grid, x.double()).exp().reshape(side, side)
-    extent = (low[0], high[0], low[1], high[1])
-    # The square root of the density: thin modes stay visible.
-    ax.imshow(
-        density.sqrt().numpy(), origin="lower", extent=extent, cmap=DENSITY, aspect="auto", interpolation="bilinear"
-    )
-    ax.plot(*truth, "*", color=TRUTH, ms=15, mec="white", mew=1.0, label="truth")
-    ax.set(xlabel=names[0], ylabel=names[1], xlim=extent[:2], ylim=extent[2:])
+def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
+    """The exact posterior of one observation, of one parameter or two."""
+    truth = torch.tensor(example.truth or made.prior.from_uniform(torch.full((made.prior.dim,), 0.5)).tolist())
+    x = made.simulate(truth, seed=seed + example.seed)[0].double()
+    ticks = (torch.arange(example.side, dtype=torch.float64) + 0.5) / example.side
+    low, high = made.prior.low.double(), made.prior.high.double()
+    ax.set_title("exact posterior")
+    star = {"color": TRUTH, "ms": 15, "mec": "white", "mew": 1.0, "label": "truth"}
+    if made.prior.dim == 1:
+        grid = low + (high - low) * ticks[:, None]
+        curve, line, flat = made.log_posterior(grid, x).exp().numpy(), grid[:, 0].numpy(), 1 / float(high - low)
+        ax.fill_between(line, curve, color=RECOVERED, alpha=0.25, lw=0)
+        ax.plot(line, curve, color=RECOVERED, lw=2.2)
+        ax.axhline(flat, color=PRIOR, lw=1.2, ls="--")
+        ax.text(line[0], flat, " prior", color=PRIOR, va="bottom", fontsize=9)
+        ax.plot(float(truth[0]), 0, "*", clip_on=False, zorder=5, **star)
+        ax.set(xlabel=made.parameters[0], ylabel="density", xlim=(float(low), float(high)), ylim=(0, None))
+    elif made.prior.dim == 2:
+        grid = low + (high - low) * torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)
+        density = made.log_posterior(grid.reshape(-1, 2), x).exp().reshape(example.side, example.side)
+        extent = [float(v) for pair in zip(low, high, strict=True) for v in pair]
+        # The square root of the density: thin modes stay visible.
+        how = {"cmap": DENSITY, "aspect": "auto", "interpolation": "bilinear"}
+        ax.imshow(density.sqrt().numpy(), origin="lower", extent=extent, **how)
+        ax.plot(*truth.tolist(), "*", **star)
+        ax.set(xlabel=made.parameters[0], ylabel=made.parameters[1], xlim=extent[:2], ylim=extent[2:])
+        ax.set(**example.limits)
     ax.legend(loc="upper right", fontsize=9, framealpha=0.9, handletextpad=0.1)
 
 
-def _slcp_posterior(ax: Any, made: Task, seed: int) -> None:
-    truth = [1.3, 1.8]
-    _heat(ax, made, truth, made.simulate(torch.tensor(truth), seed=seed + 2)[0], 300, ("$\\theta_1$", "$\\theta_2$"))
-    ax.set_title("exact posterior")
-
-
-def _weinberg_posterior(ax: Any, made: Task, seed: int) -> None:
-    truth = 1.0
-    x = made.simulate(torch.tensor([truth]), seed=seed)[0].double()
-    grid = torch.linspace(0.25, 2.0, 800, dtype=torch.float64)
-    density = made.log_posterior(grid[:, None], x).exp().numpy()
-    ax.fill_between(grid.numpy(), density, color=RECOVERED, alpha=0.25, lw=0)
-    ax.plot(grid.numpy(), density, color=RECOVERED, lw=2.2)
-    ax.axhline(1 / 1.75, color="#8a949e", lw=1.2, ls="--")
-    ax.text(0.27, 1 / 1.75, "prior", color="#8a949e", va="bottom", fontsize=9)
-    ax.plot(truth, 0, "*", color=TRUTH, ms=15, mec="white", mew=1.0, clip_on=False, zorder=5, label="truth")
-    ax.set(xlabel="$G_f$", ylabel="density", xlim=(0.25, 2.0), ylim=(0, None))
-    ax.legend(loc="upper right", fontsize=9, handletextpad=0.1)
-    ax.set_title("exact posterior")
-
-
-def _spatial_sir_mean(ax: Any, made: Task, seed: int) -> None:
+def _reach(ax: Any, made: Task, seed: int) -> None:
+    """Spatial SIR has no closed posterior: the mean share of cells that are reached, for each θ."""
     side, repeats = 40, 8
     centres = (torch.arange(side) + 0.5) / side
     grid = torch.stack(torch.meshgrid(centres, centres, indexing="xy"), -1).reshape(-1, 1, 2)
@@ -167,26 +171,32 @@ def _spatial_sir_mean(ax: Any, made: Task, seed: int) -> None:
     ax.set_title("no closed posterior")
 
 
-def _lotka_volterra_posterior(ax: Any, made: Task, seed: int) -> None:
-    x = made.simulate(torch.tensor(OSCILLATING), seed=LONG_SERIES + seed)[0]
-    _heat(ax, made, OSCILLATING, x, 160, ("log predator birth", "log predator death"))
-    ax.set_title("exact posterior")
+class Example(NamedTuple):
+    """How a task is drawn; what is not said suits any task.
+
+    Arguments:
+        observations: draws observations.
+        truth: the θ whose observation has its posterior drawn; the prior's median unless given.
+        seed: of that observation.
+        side: points along each parameter.
+        limits: of the axes.
+        instead: draws something else where there is no exact posterior.
+    """
+
+    observations: Callable[[Any, Task, int], None] = _histogram
+    truth: tuple[float, ...] = ()
+    seed: int = 0
+    side: int = 200
+    limits: dict[str, tuple[float, float]] = {}  # noqa: RUF012 (never changed)
+    instead: Callable[[Any, Task, int], None] | None = None
 
 
-def _two_moons_posterior(ax: Any, made: Task, seed: int) -> None:
-    truth = [0.2, 0.15]
-    _heat(ax, made, truth, made.simulate(torch.tensor(truth), seed=seed + 5)[0], 900, ("$\\theta_1$", "$\\theta_2$"))
-    ax.set(xlim=(-0.6, 0.6), ylim=(-0.6, 0.6))
-    ax.set_title("exact posterior")
-
-
-#: What is drawn of each task of the paper: observations, and a posterior.
-_PICTURES = {
-    "slcp": (_slcp, _slcp_posterior),
-    "weinberg": (_weinberg, _weinberg_posterior),
-    "spatial_sir": (_spatial_sir, _spatial_sir_mean),
-    "lotka_volterra": (_lotka_volterra, _lotka_volterra_posterior),
-    "two_moons": (_two_moons, _two_moons_posterior),
+EXAMPLES = {
+    "slcp": Example(_slcp, (1.3, 1.8), 2, 300),
+    "weinberg": Example(_weinberg, (1.0,), 0, 800),
+    "spatial_sir": Example(_spatial_sir, instead=_reach),
+    "lotka_volterra": Example(_lotka_volterra, OSCILLATING, LONG_SERIES, 160),
+    "two_moons": Example(_two_moons, (0.2, 0.15), 5, 900, {"xlim": (-0.6, 0.6), "ylim": (-0.6, 0.6)}),
 }
 
 
@@ -200,7 +210,7 @@ def main(folder: str = "demo") -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "tasks.png"
     tasks_figure().savefig(path, dpi=90)
-    print(f"{path}: draws of the five tasks and, where they are known, exact posteriors\n")
+    print(f"{path}: draws of the tasks and, where they are known, exact posteriors\n")
     print(f"{'task':16} {'parameters':>10} {'x':>14}   E log p(θ|x), the most a posterior can score")
     for name in TASKS:
         made = task(name)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import cli
-from equipoise.cli.options import METHOD_NAMES, TASK_NAMES
-from equipoise.cli.shell import read_embedding
+from equipoise.cli.app import complete_methods, complete_tasks
+from equipoise.cli.user_data import read_embedding
 from equipoise.experiments import load_grid, run_grid
 from equipoise.priors import BoxUniform, IndependentPrior
 from equipoise.priors.text import DISTRIBUTIONS, FORMS, parse_prior
@@ -106,6 +107,23 @@ def test_report_and_figures_are_made_again(finished, tmp_path):
     equipoise("report", path / "out", "--out", tmp_path / "again.html")
     equipoise("figures", path / "out" / "results.nc", "--out", tmp_path / "drawn")
     assert (tmp_path / "again.html").exists() and list((tmp_path / "drawn").glob("*.png"))
+
+
+def test_a_report_elsewhere_only_reads_the_experiment(finished, tmp_path):
+    path, _ = finished
+    out = shutil.copytree(path / "out", tmp_path / "out", ignore=shutil.ignore_patterns("results.nc", "*.html"))
+    for file in (out, *out.rglob("*")):
+        file.chmod(0o555 if file.is_dir() else 0o444)
+    before = sorted((p, p.stat().st_mtime_ns) for p in out.rglob("*"))
+    equipoise("report", out, "--out", tmp_path / "again.html")
+    equipoise("figures", out, "--out", tmp_path / "drawn")
+    assert (tmp_path / "again.html").exists() and list((tmp_path / "drawn").glob("*.png"))
+    assert sorted((p, p.stat().st_mtime_ns) for p in out.rglob("*")) == before
+
+
+def test_shell_completion_knows_every_task_and_method():
+    assert sorted(complete_tasks("")) == sorted(eq.TASKS) and sorted(complete_methods("")) == sorted(eq.METHODS)
+    assert complete_methods("bnre") == ["bnre", "bnre_c"]
 
 
 def test_merge_to_a_results_file(finished, tmp_path):
@@ -417,9 +435,9 @@ def test_warnings_are_told_in_a_line_and_keys_can_be_named(tmp_path):
 
 def test_tasks_and_methods_are_listed():
     names = [t["name"] for t in json.loads(equipoise("tasks", "--json").stdout)]
-    assert names == list(eq.TASKS) == list(TASK_NAMES)
+    assert names == list(eq.TASKS)
     names = [m["name"] for m in json.loads(equipoise("methods", "--json").stdout)]
-    assert names == list(eq.METHODS) == list(METHOD_NAMES)
+    assert names == list(eq.METHODS)
     assert "two_moons" in equipoise("tasks").output and "bnpe_init" in equipoise("methods").output
 
 
@@ -548,7 +566,7 @@ def test_force_begins_a_training_anew_that_was_left_by_another(few, tmp_path):
     [
         (["fit", "{few}", "--prior", "uniform(0,1)", "--out", "m"], "training.fit", "nothing was kept"),
         (["diagnose", "m", "{few}"], "posteriors.load", "nothing was kept"),
-        (["run", "--task", "slcp", "--out", "o"], "cli.launch.compute", "what is finished is kept"),
+        (["run", "--task", "slcp", "--out", "o"], "cli.run.compute", "what is finished is kept"),
     ],
     ids=lambda v: v[0] if isinstance(v, list) else None,
 )
@@ -575,7 +593,7 @@ def test_ctrl_c_in_a_destructor_is_not_lost(number, tmp_path, monkeypatch):
         raise AssertionError("nobody stopped")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("equipoise.cli.launch.compute", interrupted)
+    monkeypatch.setattr("equipoise.cli.run.compute", interrupted)
     told = equipoise("run", "--grid", "demo", code=130).output
     assert "goes on from there" in told
 

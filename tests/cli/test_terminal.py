@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from equipoise import cli
 from equipoise.cli import terminal
-from equipoise.cli.options import METHOD_NAMES, TASK_NAMES
 from equipoise.cli.terminal import COLOURS, Watch, plan_table, say, status_table, verdict_table
 from equipoise.experiments import Folder, load_grid, state_of
 from equipoise.experiments.cells import stacks_of
+from equipoise.methods import METHODS
+from equipoise.tasks import TASKS
 
 METHOD = "bnpe[balance=kl]"
 GRID = {"name": "small", "tasks": ["slcp"], "methods": ["npe", METHOD], "budgets": [256], "stack": 1}
@@ -142,7 +143,7 @@ def test_bars_keep_their_labels(tmp_path):
     (stack,) = stacks(**WALK)
     folder, screen = Folder(tmp_path), Console(file=io.StringIO(), width=160, force_terminal=True)
     with folder.claim(stack.identity), Watch(folder, [stack], screen, "cpu", quiet=False) as shown:
-        folder.pulse(stack.identity, "training", 1, 2, "loss [nan]", force=True)
+        folder.heartbeat(stack.identity, "training", 1, 2, "loss [nan]", force=True)
         shown._draw(folder.running())
         shown._progress.refresh()
     assert "lotka_volterra[steps=11] 256 flow: training" in screen.file.getvalue()
@@ -156,7 +157,7 @@ def test_status_keeps_labels_and_paths(tmp_path, monkeypatch):
     failed, running = stacks_of(grid)
     folder.write_failure(failed.identity, "Traceback\nValueError: x has shape [batch]")
     with folder.claim(running.identity):
-        folder.pulse(running.identity, "training", 1, 2, "loss [nan]", force=True)
+        folder.heartbeat(running.identity, "training", 1, 2, "loss [nan]", force=True)
         result = CliRunner().invoke(cli.app, ["status", str(folder.path)])
     table, rest = result.output.split("└")
     assert result.exit_code == 1 and METHOD in table and "lotka_volterra[steps=11]" in table
@@ -177,7 +178,7 @@ def test_a_run_keeps_labels_and_paths(tmp_path, monkeypatch):
             tell(stack, "failed")
         return state_of(grid, Folder(path))
 
-    monkeypatch.setattr("equipoise.cli.launch.run_grid", fails)
+    monkeypatch.setattr("equipoise.cli.run.run_grid", fails)
     out = tmp_path / "[red]out"
     arguments = ["run", "-t", "lotka_volterra[steps=11]", "-m", METHOD, "-b", "256", "--runs", "1", "--out", str(out)]
     result = CliRunner().invoke(cli.app, arguments)
@@ -265,6 +266,6 @@ def test_the_tables_of_states_and_plans_lose_nothing(width, tmp_path):
 def test_the_tables_of_what_there_is_lose_nothing(command, width):
     shown = CliRunner(env={"COLUMNS": str(width)}).invoke(cli.app, [command]).output
     assert "…" not in shown
-    names = TASK_NAMES if command == "tasks" else METHOD_NAMES
+    names = list(TASKS if command == "tasks" else METHODS)
     assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()][-1] == names[-1]
     assert all(f" {name} " in shown for name in names)

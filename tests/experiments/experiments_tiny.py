@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from equipoise.experiments import Folder
 
@@ -76,11 +77,13 @@ def cells(path: Path) -> dict[str, dict[str, np.ndarray]]:
     """Everything that is kept of each cell, by its identity."""
     folder, found = Folder(path), {}
     for identity in folder.stacks():
-        header, arrays = folder.read_stack(identity)
-        for i, cell in enumerate(header["cells"]):
-            mine = {n: a[i] for n, a in arrays.items() if len(a) == len(header["cells"]) and n not in CLOCKS}
-            assert cell["identity"] not in found, "a cell was computed twice"
-            found[cell["identity"]] = mine
+        ds = xr.load_dataset(folder.stack_file(identity), engine="h5netcdf")
+        for cell in ds["cell"].values:
+            assert cell not in found, "a cell was computed twice"
+            one = ds.sel(cell=cell)
+            found[cell] = {
+                str(n): one[n].values for n, v in ds.data_vars.items() if "cell" in v.dims and n not in CLOCKS
+            }
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
@@ -145,3 +146,29 @@ def test_what_is_done_is_taken_out_of_a_stack():
     assert left is not None and left.cells == tuple(rest) and left.identity != stack.identity
     assert stack.without([]) is stack
     assert stack.without([c.identity for c in stack.cells]) is None
+
+
+#: Of packaged grids: how many cells, the first and the last identity, and digests of all cells' and all stacks'. Stored
+#: results are known by them: they change only with `NUMERICS`.
+STORED = {
+    "demo": (8, "4a590358579587c2515d", "a5d60700a1470030425f", "4c0df085bdd5fc32", "35d823db19b5d4f5"),
+    "paper": (2000, "f9dbd8e8db9e92fe9180", "814a96419d028a6ea15c", "e5e179aa9cfb2c20", "b62ceb7f43961551"),
+    "released": (1600, "0bd9d186cac74ad72632", "de984c87f28bd1dba3b5", "aedccf43c93fef76", "a4b3a1f64512402b"),
+    "ablation": (960, "ffd06392df9cf074e424", "cbc5b23e2902c32e9bb8", "548b634b1d52f178", "aef9ffaae023ddc7"),
+    "start": (480, "f2b7514e5ac9f424f57f", "5ef9cba9137c4e54be5c", "65bb9be4a283eff0", "2a8e0991ac578999"),
+    "artefact": (60, "89d25614daf745a472bd", "a1ae7b7f4445010e6e9a", "763d51a6ee650440", "ffeb7207fa71cad2"),
+    "leakage": (40, "ff881b48d57e3cbd125e", "3fcd162534ec5230b28a", "9820715cb06a27a7", "9be677dd6aa08087"),
+    "mixture": (180, "b71f52e344b8e55b26ed", "e7cdf7f3f523f97b8be1", "858e74422c8f591d", "955d9f54d3771129"),
+    "strength": (40, "dad0198989311c2f55dd", "f9409b56a59bfa823dbc", "dec10c6b6a0f0777", "694f71bcb672ea1e"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_identities_of_stored_grids_stay(name):
+    stacks = stacks_of(load_grid(name))
+    every = [c.identity for s in stacks for c in s.cells]
+    digests = (
+        hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()
+        for identities in (every, [s.identity for s in stacks])
+    )
+    assert (len(every), every[0], every[-1], *digests) == STORED[name]

@@ -63,11 +63,10 @@ def test_a_stored_grid_is_data(name, with_facts, stored) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stored_stack_is_data(name, stored) -> None:
     for identity in stored.stacks():
-        header, arrays = stored.read_stack(identity)
-        for i, cell in enumerate(header["cells"]):
-            cell |= {"task": name, "identity": f"{i}{cell['identity'][1:]}"}
+        ds = xr.load_dataset(stored.stack_file(identity), engine="h5netcdf").assign_attrs(task=name)
+        cells = [f"{i}{cell[1:]}" for i, cell in enumerate(ds["cell"].values)]
         stored.stack_file(identity).unlink()
-        stored.write_stack(f"0{identity[1:]}", header, arrays)
+        stored.write_stack(f"0{identity[1:]}", ds.assign_coords(cell=cells))
     for command in ("status", "report", "figures"):
         _command(command, stored.path)
     _command("merge", stored.path, "--out", "merged")

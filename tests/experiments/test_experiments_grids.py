@@ -10,7 +10,7 @@ import pytest
 from experiments_tiny import TINY, write_toml
 
 import equipoise as eq
-from equipoise.cli.launch import choose_grid
+from equipoise.cli.run import choose_grid
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import parse_entry, resolve_entry
 from equipoise.experiments.grids import PACKAGED
@@ -246,3 +246,30 @@ def test_command_line_changes_replace_keys(tmp_path):
     assert tomllib.loads(file.read_text()) == TINY
     grid = load_grid(file, {"tasks": ["weinberg"], "runs": None, "pairs": 70})
     assert [t.name for t in grid.tasks] == ["weinberg"] and grid.runs == 2 and grid.rules("flow").pairs == 70
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"training": {"epochs": 1.5}}, "epochs"),
+        ({"training": {"epochs": True}}, "epochs"),
+        ({"training": {"early_stop": "no"}}, "early_stop"),
+        ({"training": {"early_stop": 0}}, "early_stop"),
+        ({"training": {"learning_rate": float("nan")}}, "learning_rate"),
+        ({"training": {"learning_rate": "fast"}}, "learning_rate"),
+        ({"training": {"clip": float("inf")}}, "clip"),
+        ({"methods": [{"name": "bnpe", "strength": []}]}, "strength"),
+        ({"methods": [{"name": "bnpe", "strength": float("nan")}]}, "strength"),
+        ({"methods": [{"name": "bnpe", "strength": "ten"}]}, "strength"),
+        ({"methods": [{"name": "bnpe", "unbiased": "no"}]}, "unbiased"),
+        ({"methods": [{"name": "nre_c", "contrastive": 2.5}]}, "contrastive"),
+        ({"tasks": [{"name": "lotka_volterra", "steps": []}]}, "steps"),
+        ({"tasks": [{"name": "lotka_volterra", "steps": float("nan")}]}, "steps"),
+        ({"runs": float("nan")}, "runs"),
+        ({"budgets": [128.0]}, "budgets"),
+    ],
+    ids=str,
+)
+def test_values_of_the_wrong_kind_are_refused(change, word):
+    with pytest.raises(GridError, match=word):
+        load_grid(TINY | change)

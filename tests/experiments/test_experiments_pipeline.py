@@ -42,8 +42,8 @@ def cell_of(path, method, budget, run):
     folder = Folder(path)
     for identity in folder.stacks():
         header, arrays = folder.read_stack(identity)
-        for i, cell in enumerate(header["cells"]):
-            if (cell["method"], cell["budget"], cell["run"]) == (method, budget, run):
+        for i, place in enumerate(zip(arrays["method"], arrays["run"], strict=True)):
+            if (*place, header["budget"]) == (method, run, budget):
                 return header, arrays, i
     raise AssertionError("no such cell")
 
@@ -113,6 +113,17 @@ def test_results_have_the_dimensions_and_variables_that_are_promised(undisturbed
         assert int(ds["pairs"]) == 60
 
 
+def test_results_carry_what_figures_need_to_know_of_methods_and_tasks(undisturbed):
+    ds = read_results(undisturbed)
+    for name in ("network", "loss", "balance", "strength", "start"):
+        expected = [getattr(eq.METHODS[m], name) for m in ("npe", "bnre")]
+        assert ds[f"method_{name}"].dims == ("method",) and ds[f"method_{name}"].values.tolist() == expected
+    assert ds["method_label"].values.tolist() == ["NPE", "BNRE"]
+    assert ds["task_label"].dims == ("task",) and ds["task_label"].values.tolist() == [
+        getattr(eq.TASKS["slcp"], "label", "slcp")
+    ]
+
+
 def test_the_ledger_counts_every_stack_once(undisturbed):
     ds = read_results(undisturbed)
     folder = Folder(undisturbed)
@@ -149,10 +160,7 @@ def test_numbers_of_a_cell_agree_with_each_other(undisturbed):
     area = np.trapezoid(ds["coverage"].values - ds["level"].values, ds["level"].values, axis=-1)
     np.testing.assert_allclose(area, ds["coverage_auc"].values, atol=0.006)
     np.testing.assert_allclose(abs(ds["balance_signed"]), ds["balancing_error"])
-    exact, prior = (
-        float(np.asarray(cell_of(undisturbed, "npe", 128, 0)[0]["expected"][n]))
-        for n in ("expected_log_prob", "prior_log_prob")
-    )
+    exact, prior = (float(cell_of(undisturbed, "npe", 128, 0)[1][n]) for n in ("expected_log_prob", "prior_log_prob"))
     assert prior == pytest.approx(-np.log(36)) and exact > prior
     assert set(np.unique(ds["verdict"].values)) <= {"overconfident", "certified conservative", "inconclusive"}
 

@@ -24,7 +24,7 @@ def history(epochs: int, best: int) -> SimpleNamespace:
     ("best", "kept"), [([1, 1, 2], 1), ([0, 1, 9], 1), ([3, 4], 4), ([5], 5)]
 )  # means: 1.33, 3.33, 3.5
 def test_the_best_epoch_of_several_networks_is_an_epoch(best, kept):
-    arrays = {name: np.full(1, np.nan) for name in TRAINING} | {"diverged_members": np.zeros(1, int)}
+    arrays = {name: np.full(1, np.nan) for name in TRAINING}
     arrays |= {name: np.full((1, 10), np.nan, np.float32) for name in HISTORY}
     _history(arrays, 0, [history(10, b) for b in best], np.arange(10), steps=7)
     assert arrays["best_epoch"].dtype == np.float64 and arrays["best_epoch"][0] == kept
@@ -55,14 +55,15 @@ def test_verdicts_over_all_cells_are_corrected_by_holms_step_down(undisturbed, t
     p, c = (dict(enumerate(rng.permutation(P_VALUES))) for _ in range(2))
     below, above, alone = {}, {}, {}
     for identity in source.stacks():
-        header, arrays = source.read_stack(identity)
-        for i, cell in enumerate(header["cells"]):
-            place, number = tuple(cell[a] for a in ("task", "method", "budget", "run")), len(below)
-            below[place] = arrays["verdict_p_value"][i] = p[number]
-            above[place] = arrays["certificate_p_value"][i] = c[number]
+        ds = xr.load_dataset(source.stack_file(identity), engine="h5netcdf")
+        verdicts = []
+        for i, (method, run) in enumerate(zip(ds["method"].values, ds["run"].values, strict=True)):
+            place, number = (ds.attrs["task"], method, ds.attrs["budget"], run), len(below)
+            below[place] = ds["verdict_p_value"][i] = p[number]
+            above[place] = ds["certificate_p_value"][i] = c[number]
             alone[place] = OVER if p[number] <= 0.05 else CERTIFIED if c[number] <= 0.05 else OPEN
-            arrays["verdict"][i] = alone[place]
-        folder.write_stack(identity, header, arrays)
+            verdicts.append(alone[place])
+        folder.write_stack(identity, ds.assign(verdict=("cell", verdicts)))
     over, certified = step_down(below), step_down(above)
     assert len(below) == 8 and len(over) == len(certified) == 3 and certified - over
 

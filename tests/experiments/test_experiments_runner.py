@@ -12,12 +12,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xarray as xr
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
-from equipoise.experiments import Folder, clusters, load_grid, missing_stacks, run_grid, stacks_of, state_of
+from equipoise.experiments import (
+    Folder,
+    clusters,
+    engine,
+    load_grid,
+    missing_stacks,
+    run_grid,
+    runner,
+    stacks_of,
+    state_of,
+)
 from equipoise.experiments.costs import cost
 from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
@@ -38,7 +50,11 @@ def wait_for(condition, process=None):
 
 def nothing(stack, folder, *how):
     """Computes a stack in no time."""
-    folder.write_stack(stack.identity, {"cells": [{"identity": c.identity} for c in stack.cells]}, {})
+    folder.write_stack(stack.identity, kept([c.identity for c in stack.cells]))
+
+
+def kept(cells=(), **attributes):
+    return xr.Dataset(coords={"cell": np.array(cells, dtype=object)}, attrs=attributes)
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
@@ -125,20 +141,23 @@ def test_a_batch_system_does_not_take_ctrl_c(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=PATIENCE)
 
 
-def test_a_pulse_that_cannot_be_written_stops_nothing(tmp_path):
+def test_a_heartbeat_that_cannot_be_written_stops_nothing(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "running").write_text("in the way")
-    folder.pulse("identity", "training", force=True)
+    folder.heartbeat("identity", "training", force=True)
     assert not folder.running()
 
 
-def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path):
-    order = []
+def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path, monkeypatch):
+    order, clock = [], SimpleNamespace(now=0.0, time=lambda: clock.now)
 
     def slow(stack, folder, *how):
         order.append(stack.budget)
-        time.sleep(0.05)
+        clock.now += 0.05
         nothing(stack, folder)
+
+    for module in (engine, runner):
+        monkeypatch.setattr(module, "time", clock)
 
     grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
     state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08, pace=0)
@@ -170,14 +189,14 @@ def test_what_finished_stacks_took_says_what_others_will(tmp_path):
     grid = load_grid(TINY | {"budgets": [128, 65536], "methods": ["nre"], "runs": 1})
     first, second = missing_stacks(grid, Folder(tmp_path))
     folder, most = Folder(tmp_path), cost(second).seconds
-    about = {"network": "classifier", "embedded": False, "device": "cpu", "cost": 100.0, "seconds": 20.0}
+    about = {"network": "classifier", "embedded": 0, "device": "cpu", "cost": 100.0, "seconds": 20.0}
     run = Execution("cpu")
     assert run.expected(second, folder) == most
-    folder.write_stack("other", about | {"cells": [], "network": "flow"}, {})
-    folder.write_stack("gpu", about | {"cells": [], "device": "cuda"}, {})
-    folder.write_stack("old", {"cells": []}, {})  # of a version that did not keep them
+    folder.write_stack("other", kept(**about | {"network": "flow"}))
+    folder.write_stack("gpu", kept(**about | {"device": "cuda"}))
+    folder.write_stack("old", kept())  # of a version that did not keep them
     assert run.expected(second, folder) == most
-    folder.write_stack(first.identity, about | {"cells": []}, {})
+    folder.write_stack(first.identity, kept(**about))
     assert run.expected(second, folder) == pytest.approx(0.25 * most)
     assert Execution("cpu", pace=2.0).expected(second, folder) == 2 * most
 
@@ -202,7 +221,7 @@ def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path
 
         with contextlib.suppress(KeyboardInterrupt):
             run_grid(grid, out, threads=1, device="cpu", compute=one)
-        carried = sorted((out / "stacks").glob("*.npz"))
+        carried = sorted((out / "stacks").glob("[!.]*.nc"))
         assert len(carried) == min(3 * (job + 1), 8)
     assert state_of(grid, Folder(out)).complete
     assert_same_cells(undisturbed, out)
@@ -224,7 +243,7 @@ def test_somebody_elses_stack_is_left_alone(tmp_path):
     folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
     with folder.claim(stack.identity) as mine:
         assert mine
-        folder.pulse(stack.identity, "training", 3, 10, "fine")
+        folder.heartbeat(stack.identity, "training", 3, 10, "fine")
         state = state_of(load_grid(TINY), folder)
         assert state.count("running") == 1 and state.running[0].note == "fine" and state.running[0].pid == os.getpid()
         assert attempt(stack, str(tmp_path), Execution(), nothing) == BUSY
@@ -235,7 +254,7 @@ def test_somebody_elses_stack_is_left_alone(tmp_path):
 def test_a_process_that_is_gone_is_not_running(tmp_path):
     folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
     with folder.claim(stack.identity):
-        folder.pulse(stack.identity, "training")
+        folder.heartbeat(stack.identity, "training")
         file = tmp_path / "running" / f"{stack.identity}.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22 + 1}))
         assert not folder.running()
@@ -243,11 +262,11 @@ def test_a_process_that_is_gone_is_not_running(tmp_path):
 
 def test_the_first_file_of_a_stack_stays(tmp_path):
     folder = Folder(tmp_path)
-    folder.write_stack("abc", {"cells": []}, {})
+    folder.write_stack("abc", kept())
     before = folder.stack_file("abc").read_bytes()
-    folder.write_stack("abc", {"cells": [1]}, {})
+    folder.write_stack("abc", kept(["a"]))
     assert folder.stack_file("abc").read_bytes() == before
-    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.npz"]
+    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.nc"]
 
 
 def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed):
@@ -281,11 +300,11 @@ def test_killed_at_random_moments_the_results_are_the_same(undisturbed, tiny_tom
     stacks = out / "stacks"
     for kill in range(3):
         process = start(tiny_toml, out, "--quiet")
-        before = len(list(stacks.glob("*.npz")))
+        before = len(list(stacks.glob("[!.]*.nc")))
         # Anywhere between the first sign of life of this process and half a second after its first stack.
         wait_for(
             lambda n=before + (kill > 0): (
-                len(list(stacks.glob("*.npz"))) >= n and any((out / "running").glob("*.json"))
+                len(list(stacks.glob("[!.]*.nc"))) >= n and any((out / "running").glob("*.json"))
             ),
             process,
         )
@@ -298,7 +317,7 @@ def test_killed_at_random_moments_the_results_are_the_same(undisturbed, tiny_tom
     assert process.returncode == 0, output
     assert done < 8, "all was done before the last start: the kills came too late to test anything"
     assert_same_cells(undisturbed, out)
-    assert not [p for p in out.rglob("*.tmp") if p.parent.name != "stacks"]
+    assert not list(out.rglob("*.tmp*"))
 
 
 @pytest.mark.slow
@@ -329,7 +348,7 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
     # however late this process is woken; one finished stack is there from the beginning
     folder, done = Folder(out), Folder(undisturbed)
     identity = stacks_of(load_grid(TINY))[-1].identity
-    folder.write_stack(identity, *done.read_stack(identity))
+    folder.copy_stack(identity, done)
     process = start(tiny_toml, out)
     wait_for(folder.running, process)
     process.send_signal(signal.SIGINT)
@@ -346,11 +365,11 @@ def test_ctrl_c_stops_cleanly(undisturbed, tiny_toml, tmp_path):
 
 
 CLUSTER = """
-from equipoise.experiments.clusters import connect
-from equipoise.experiments.engine import Execution
-with connect("local", Execution("cpu", 1), stacks=2) as client:
-    print(client.scheduler.address, flush=True)
-    input()
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
 """
 
 
@@ -389,8 +408,9 @@ def test_a_stack_that_kills_its_workers_fails_unless_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(("visible", "workers"), [("0,3", ["0", "3"]), (None, [])])
-def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
+def test_there_is_one_worker_per_gpu(visible, workers, monkeypatch):
     made = {}
+    monkeypatch.setattr(clusters, "_temporary_security", lambda: None)
     monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -404,3 +424,54 @@ def test_there_is_one_worker_a_gpu(visible, workers, monkeypatch):
     assert all(("resources" in o) == bool(workers) for o in options)
     clusters._local(Execution("cpu", 1), stacks=1)
     assert len(made["workers"]) == 1 and "CUDA_VISIBLE_DEVICES" not in made["workers"][0]["options"]["env"]
+
+
+def test_local_workers_are_encrypted_where_that_is_possible(monkeypatch):
+    made, certificates = {}, object()
+    monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
+    monkeypatch.setattr("distributed.Security.temporary", lambda: certificates)
+    clusters._local(Execution("cpu", 1), stacks=1)
+    for options in (made["scheduler"]["options"], made["workers"][0]["options"]):
+        assert options["security"] is certificates and options["protocol"] == "tls://"
+        assert options["host"] == "127.0.0.1" and options["dashboard"] is False
+    assert made["security"] is certificates
+
+    def missing():
+        raise ImportError("no cryptography")
+
+    monkeypatch.setattr("distributed.Security.temporary", missing)
+    with pytest.warns(UserWarning, match="cryptography"):
+        clusters._local(Execution("cpu", 1), stacks=1)
+    assert made["security"] is None and made["scheduler"]["options"]["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("line", "safe"), [("", False), ("security: true", True), ("protocol: 'tls://'", True)])
+def test_a_batch_system_without_encryption_is_warned_of(line, safe, tmp_path, monkeypatch):
+    import dask_jobqueue
+
+    made = {}
+
+    class Recorder(dask_jobqueue.SLURMCluster):
+        def __init__(self, **options):
+            made.update(options)
+
+        def adapt(self, **jobs):
+            made.update(jobs)
+
+        def close(self, *args, **kwargs):
+            pass
+
+        __del__ = close
+
+    monkeypatch.setattr(dask_jobqueue, "SLURMCluster", Recorder)
+    file = tmp_path / "slurm.yaml"
+    file.write_text(f"slurm:\n  jobs: 2\n  {line}\n")
+    if safe:
+        clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    else:
+        with pytest.warns(UserWarning, match="security: true"):
+            clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    assert made["scheduler_options"]["dashboard_address"].startswith("127.0.0.1")
+    file.write_text("slurm: {security: true, scheduler_options: {dashboard_address: ':8787'}}")
+    clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    assert made["scheduler_options"]["dashboard_address"] == ":8787"

@@ -1,24 +1,47 @@
-"""What there is, for `equipoise tasks` and `equipoise methods`: as plain rows, and as tables for people."""
+"""Commands that list what there is: `tasks` and `methods`."""
 
 from __future__ import annotations
 
-__all__ = ["method_rows", "methods_table", "task_rows", "tasks_table"]
+__all__ = ["methods", "tasks"]
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equipoise.methods import METHODS
-from equipoise.tasks import TASKS, task
+from .app import AsJson, app, errors
+
+
+@app.command(epilog="Example:  equipoise tasks --json")
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks."""
+    with errors():
+        if as_json:
+            print(json.dumps(task_rows()))
+        else:
+            Console().print(tasks_table())
+
+
+@app.command(epilog="Example:  equipoise methods --json")
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: rows of a table, each a network, a loss, a balance term and a start."""
+    with errors():
+        if as_json:
+            print(json.dumps(method_rows()))
+        else:
+            Console().print(methods_table())
 
 
 def task_rows() -> list[dict[str, Any]]:
-    """One row a task: its parameters, prior, observations and options."""
+    """One row per task: its parameters, prior, observations and options."""
+    from equipoise.tasks import TASKS, task
+
     rows = []
     for name, kind in TASKS.items():
         made = task(name)
@@ -50,14 +73,18 @@ def tasks_table() -> Table:
 
 
 def method_rows() -> list[dict[str, Any]]:
-    """One row a method: the columns of the table of methods."""
+    """One row per method: the columns of the table of methods."""
+    from equipoise.methods import METHODS
+
     return [dataclasses.asdict(m) for m in METHODS.values()]
 
 
 def methods_table() -> Table:
     """The methods."""
-    rows = ([f"{v:g}" if isinstance(v, float) else v for v in row.values()] for row in method_rows())
-    return _table(("name", "network", "loss", "balance", "λ", "start", "in the paper"), rows)
+    columns = {"name": "name", "network": "network", "loss": "loss", "balance": "balance", "strength": "λ"}
+    columns |= {"start": "start", "paper": "in the paper"}
+    rows = ([f"{v:g}" if isinstance(v, float) else v for v in map(row.get, columns)] for row in method_rows())
+    return _table(columns.values(), rows)
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from equipoise.experiments import Folder, Stack, State
 from equipoise.experiments.costs import ONCE, Cost, cost
-from equipoise.experiments.folder import Live
+from equipoise.experiments.folder import Heartbeat
 from equipoise.support.words import duration, listed
 
 #: Seconds between two looks at the folder.
@@ -71,7 +71,7 @@ class Watch:
     Arguments:
         folder: the folder.
         stacks: what is to be computed.
-        console: where to draw; a bar on a terminal, a line a stack elsewhere.
+        console: where to draw; a bar on a terminal, one line per stack elsewhere.
         device: for the estimate of the time.
         quiet: show nothing.
     """
@@ -132,7 +132,7 @@ class Watch:
         while not self._stop.wait(LOOK):
             self._draw(self.folder.running())
 
-    def _draw(self, running: dict[str, Live]) -> None:
+    def _draw(self, running: dict[str, Heartbeat]) -> None:
         ours = {i: live for i, live in running.items() if i in self.stacks and i not in self.ended}
         for identity in list(self._bars):
             if identity not in ours:
@@ -152,7 +152,7 @@ class Watch:
         total = sum(len(s.cells) for s in self.stacks.values())
         self._progress.update(self._total, description=f"{cells} of {total} cells", completed=share, note=note)
 
-    def _share(self, running: dict[str, Live]) -> float:
+    def _share(self, running: dict[str, Heartbeat]) -> float:
         """How much of the work is done, by its estimated cost; what is done once goes with the beginning."""
         done = sum(self.costs[i] for i in self.ended) + sum(self.costs[i] * _progress(v) for i, v in running.items())
         return (done + self.once * (done > 0)) / max(self._most, 1e-9)
@@ -177,7 +177,7 @@ class Watch:
         return f"{'at most about' if bound else 'about'} {duration(elapsed * (1 - share) / share)} left"
 
 
-def _progress(live: Live) -> float:
+def _progress(live: Heartbeat) -> float:
     """How far a stack is: training is taken to be four fifths of it, in as many parts as its label says."""
     part = live.done / max(live.total, 1)
     if live.stage.startswith("training"):

@@ -12,7 +12,7 @@ and so do the draws of those that are judged together. A part of a grid, some of
 stacks; fewer methods or runs make other ones.
 
 Seeds are keyed by what they are for. A run of a task has one set of simulations, of which a smaller budget reads a
-prefix, and one seed a member, whatever the method and budget: methods are compared on the same simulations, first
+prefix, and one seed per member, whatever the method and budget: methods are compared on the same simulations, first
 weights and shuffles.
 """
 
@@ -39,6 +39,12 @@ from .protocols import Protocol, Sizes
 #: The version of the numerics. Raise it when the same settings give other numbers.
 NUMERICS = 2
 
+#: Fields of `Settings` and of `Objective` that are always part of identities.
+SETTINGS = frozenset({
+    "epochs", "batch_size", "learning_rate", "factor", "patience", "min_learning_rate", "threshold", "threshold_mode",
+    "keep", "early_stop", "weight_decay", "clip", "partial_batch", "validation", "split", "tf32",
+})  # fmt: skip
+OBJECTIVE = frozenset({"loss", "balance", "strength", "unbiased", "normalized", "normalizer", "contrastive", "gamma"})
 #: A stack of more methods than this is called by their names and how many variants each has.
 SPELT_OUT = 6
 #: A method and a run.
@@ -88,7 +94,7 @@ class Stack:
         sizes: of the networks.
         rules: how to judge; the recipe is a cell's.
         settings: how to train; which weights are kept is a cell's.
-        members: networks a cell.
+        members: networks per cell.
         seed: of everything random.
     """
 
@@ -171,12 +177,14 @@ def stacks_of(grid: Grid) -> list[Stack]:
             for network in networks:
                 rules = grid.rules(network)
                 trainings: dict[Training, list[Cell]] = {}
+                entries = [e for e in grid.methods if resolve_entry(e).row.network == network]
+                common = {entry: _common(grid, full, rules, budget, entry) for entry in entries}
                 for run in range(grid.runs):
-                    for entry in grid.methods:
-                        if resolve_entry(entry).row.network == network:
-                            picture = grid.gallery and facts.planar and run == 0
-                            cell = _cell(grid, full, task.label, rules, budget, entry, run, picture)
-                            trainings.setdefault(cell.training, []).append(cell)
+                    picture = grid.gallery and facts.planar and run == 0
+                    for entry, (row, keep, recipe, payload) in common.items():
+                        identity = _hash(payload | {"run": run, "gallery": picture})
+                        cell = Cell(task.label, budget, entry.label, run, row, keep, recipe, picture, identity)
+                        trainings.setdefault(cell.training, []).append(cell)
                 groups = list(trainings.values())
                 most = len(groups) if grid.stack is None else max(1, grid.stack // grid.members)
                 for low in range(0, len(groups), most):
@@ -195,38 +203,42 @@ def stacks_of(grid: Grid) -> list[Stack]:
     return stacks
 
 
-def _cell(
-    grid: Grid,
-    task: Entry,
-    label: str,
-    rules: Protocol,
-    budget: int,
-    entry: Entry,
-    run: int,
-    gallery: bool,
-) -> Cell:
-    """A cell; its identity is of everything that its result depends on."""
+def _common(
+    grid: Grid, task: Entry, rules: Protocol, budget: int, entry: Entry
+) -> tuple[Method, str, str, dict[str, Any]]:
+    """What all runs of a method share: its row, the weights it keeps, its recipe, and what identities are made of.
+
+    The payload holds everything that a result depends on besides the run. Identities of stored grids depend on its
+    form: a setting that is added to `Settings` or `Objective` enters it only where it is not at its default.
+    """
     row, keep, recipe = resolve_entry(entry)
     keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
     sizes = grid.sizes(task.name)
     flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
     shape: dict[str, Any] = {"hidden": sizes.classifier} if row.network == "classifier" else flow
     row = dataclasses.replace(row, **shape)
-    everything = {
+    payload = {
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
         "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
-        "settings": grid.settings(keep).numbers(),
+        "settings": _fields(grid.settings(keep), SETTINGS),
         "judge": [recipe, rules.pairs, rules.test, rules.samples],
         "members": grid.members,
         "seed": grid.seed,
-        "objective": dataclasses.asdict(row.objective),
+        "objective": _fields(row.objective, OBJECTIVE),
         "start": [row.start, row.init],
         "budget": budget,
-        "run": run,
-        "gallery": gallery,
     }
-    return Cell(label, budget, entry.label, run, row, keep, recipe, gallery, _hash(everything))
+    return row, keep, recipe, payload
+
+
+def _fields(values: Any, always: Collection[str]) -> dict[str, Any]:
+    """The fields of a dataclass: those that are always part of identities, and others that are not at their default."""
+    return {
+        field.name: getattr(values, field.name)
+        for field in dataclasses.fields(values)
+        if field.name in always or getattr(values, field.name) != field.default
+    }
 
 
 def _hash(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Clusters: what `--cluster` names, looked at before anything begins, and its Dask client.
 
-One worker computes one stack at a time: on this machine one worker a GPU or a share of the cores, in a batch system
-one a job.
+One worker computes one stack at a time: on this machine one worker per GPU or a share of the cores, in a batch
+system one per job.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from equipoise.support.devices import cores
+from equipoise.support.errors import warn
+from equipoise.support.words import did_you_mean
+
 from .engine import Execution
-from .entries import nearest
 
 #: The batch systems of dask-jobqueue, by the key of the YAML file.
 SYSTEMS = {
@@ -84,20 +87,37 @@ def connect(cluster: str | None, execution: Execution, stacks: int) -> Iterator[
 
 
 def _local(execution: Execution, stacks: int) -> Any:
-    """One worker a GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
+    """One worker per GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
     from distributed import Nanny, Scheduler, SpecCluster
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    security = _temporary_security()
+    network = {"host": "127.0.0.1", "dashboard": False, "protocol": "tls://" if security else "tcp://"}
+    network |= {"security": security} if security else {}
     gpus = _gpus() if execution.device != "cpu" else []
-    count = min(len(gpus) or max(1, cores // execution.threads), max(1, stacks))
+    count = min(len(gpus) or max(1, cores() // execution.threads), max(1, stacks))
     workers = {}
     for i in range(count):
         env = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {})
         options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "env": env, "silence_logs": logging.ERROR}
-        options |= {"dashboard": False, "host": "127.0.0.1"}
+        options |= network
         workers[i] = {"cls": Nanny, "options": options | ({"resources": {"GPU": 1}} if gpus else {})}
-    scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1", "port": 0}}
-    return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL, name="equipoise")
+    scheduler = {"cls": Scheduler, "options": network | {"port": 0}}
+    quiet = logging.CRITICAL
+    return SpecCluster(workers=workers, scheduler=scheduler, security=security, silence_logs=quiet, name="equipoise")
+
+
+def _temporary_security() -> Any:
+    """Certificates for this run alone: without them every user of this machine could send code to the workers."""
+    from distributed import Security
+
+    try:
+        return Security.temporary()
+    except ImportError:
+        warn(
+            "the cryptography package is not installed: connections of --cluster local are not encrypted, and other "
+            "users of this machine could connect to it (pip install cryptography)"
+        )
+        return None
 
 
 def _gpus() -> list[str]:
@@ -121,6 +141,8 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
           queue: gpu
           memory: 16GB
           walltime: "04:00:00"
+          security: true
+          shared_temp_directory: /shared/me
           job_extra_directives: ["--gres=gpu:1"]
     """
     import yaml  # type: ignore[import-untyped,unused-ignore]
@@ -137,7 +159,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
         )
     ((system, given),) = contents.items()
     if system not in SYSTEMS:
-        raise ValueError(f"{file}: {nearest(str(system), SYSTEMS, 'batch system')}")
+        raise ValueError(f"{file}: {did_you_mean(str(system), SYSTEMS, 'batch system')}")
     try:
         with _own_interrupt():
             import dask_jobqueue
@@ -147,7 +169,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
         ) from error
     kind = getattr(dask_jobqueue, SYSTEMS[system])
     if not isinstance(given, dict | None):
-        raise ValueError(f"{file}: the options of {system} should be `name: value`, a line each")
+        raise ValueError(f"{file}: the options of {system} should be `name: value`, one per line")
     options = dict(given or {})
     jobs = options.pop("jobs", 1)
     if not isinstance(jobs, int) or jobs < 1:
@@ -155,7 +177,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
     known = _parameters(kind)
     for key in options:
         if key not in known:
-            raise ValueError(f"{file}: {nearest(key, sorted({*known, 'jobs'}), f'option of {system}')}")
+            raise ValueError(f"{file}: {did_you_mean(key, sorted({*known, 'jobs'}), f'option of {system}')}")
     return kind, options, jobs
 
 
@@ -173,10 +195,25 @@ def _batch_system(file: Path, execution: Execution, stacks: int) -> Any:
             f"export DASK_DISTRIBUTED__WORKER__MEMORY__{w}=False" for w in ("PAUSE", "TERMINATE", "SPILL", "TARGET")
         ]
         options["job_script_prologue"] = [*unwatched, *(options.get("job_script_prologue") or [])]
+    if not _is_encrypted(options):
+        warn(
+            f"the scheduler of {file} accepts connections from anyone on the network, who could then run code as you: "
+            "add `security: true` (and shared_temp_directory, a folder that all nodes see) to the file"
+        )
+    # The dashboard is for this machine alone, unless the file says otherwise.
+    options["scheduler_options"] = {"dashboard_address": "127.0.0.1:0"} | (options.get("scheduler_options") or {})
     cluster = kind(**defaults | options)
     count = min(jobs, max(1, stacks))
     cluster.adapt(minimum_jobs=count, maximum_jobs=count)  # jobs that end at their time limit are replaced
     return cluster
+
+
+def _is_encrypted(options: Mapping[str, Any]) -> bool:
+    """Whether the connections of a cluster are encrypted and authenticated: by its file, or by Dask's configuration."""
+    import dask
+
+    asked = options.get("security") or str(options.get("protocol", "")).startswith("tls")
+    return bool(asked or dask.config.get("distributed.comm.require-encryption", None))
 
 
 @contextmanager

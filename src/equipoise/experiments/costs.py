@@ -1,7 +1,7 @@
 """What a stack costs, before it is computed: seconds and bytes.
 
 The figures are measured: milliseconds of a member-step on two CPU cores, and microseconds on one H200, where a step
-of a stack of M members costs a + b / M a member. They hold for the paper's networks (about 400,000 weights) and scale
+of a stack of M members costs a + b / M per member. They hold for the paper's networks (about 400,000 weights) and scale
 with the weights of others. Training stops members that have converged, so that what is said here is the most that it
 can take. How much less it takes is known once some stacks are finished: their `pace`.
 """
@@ -31,8 +31,8 @@ GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
 WEIGHTS = {"flow": 450e3, "classifier": 335e3}
 #: The share of a step that does not depend on the number of weights.
 FLAT = 0.4
-#: Evaluations behind each draw of a flow (one a parameter, and one of the mixture) or point of a classifier, and behind
-#: a classifier that is interpolated.
+#: Evaluations behind each draw of a flow (one per parameter, and one of the mixture) or point of a classifier, and
+#: behind a classifier that is interpolated.
 EVALUATIONS = {"flow": 3, "classifier": 2}
 INTERPOLATED = 2100
 #: Seconds that a convolutional embedding adds to a member-step, whatever the rolls: the most of the paper's two tasks,
@@ -46,8 +46,8 @@ START = {"cpu": 1.0, "cuda": 20.0}
 ONCE = {"cpu": 4.0, "cuda": 10.0}
 #: Stacks are expected to take this much more than finished ones did, relative to their costs.
 MARGIN = 1.25
-#: Bytes of a cell's numbers in a stack's file, of each of its members, and of a picture.
-BYTES = (3000, 500, 15000)
+#: Bytes of a stack's file: of itself, of a cell's numbers, of each of a cell's members, and of a picture.
+BYTES = (36_000, 3300, 500, 15_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
     training = (step * share + embedding) * steps
     evaluations = stack.rules.pairs * stack.members * sum(_points(stack, cell) for cell in stack.cells)
     diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
-    numbers, member, picture = BYTES
-    size = sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
+    file, numbers, member, picture = BYTES
+    size = file + sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)
     return Cost(training + START[device], diagnosis, size)
 
 
@@ -95,19 +95,19 @@ def device_kind(device: str | None) -> str:
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def pace(stack: Stack, headers: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
+def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
     """What a stack is expected to take as a share of its cost, as stacks of the same network did on such a device.
 
     Arguments:
         stack: the stack.
-        headers: of the stacks that are finished.
+        attributes: of the stacks that are finished.
         device: "cpu" or "cuda".
 
     Returns:
         The share of all of them together, with a margin; 1 where there are none.
     """
     kind = stack.network, stack.sizes.layers > 0, device
-    alike = [h for h in headers if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
+    alike = [h for h in attributes if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
     return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
 
 

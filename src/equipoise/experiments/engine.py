@@ -4,7 +4,7 @@
 in the folder; what travels between processes is a word. So a worker, the scheduler or the runner can be lost at any
 time: whatever was finished is on disk, and whatever was not is computed again, to the same result.
 
-One stack is computed at a time in a process, hence one a GPU.
+One stack is computed at a time in a process, hence one per GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DONE, FAILED, BUSY, LATE = "done", "failed", "busy", "late"
 #: A training that is expected to take longer than this, in seconds, is checkpointed.
 CHECKPOINT_ABOVE = 120.0
 #: Seconds that a worker waits for a stack that somebody else is computing, before it asks for another.
-PATIENCE = 2.0
+RETRY_AFTER = 2.0
 _ONE_AT_A_TIME = threading.Lock()
 
 Compute = Callable[..., None]
@@ -66,7 +66,7 @@ class Execution:
         device = device_kind(self.device)
         share = self.pace
         if share is None:
-            share = pace(stack, (_header(str(folder.path), s) for s in folder.stacks()), device)
+            share = pace(stack, (_attributes(str(folder.path), s) for s in folder.stacks()), device)
         return share * cost(stack, device).seconds
 
     def in_time(self, stack: Stack, folder: Folder) -> bool:
@@ -75,9 +75,9 @@ class Execution:
 
 
 @lru_cache(maxsize=1 << 16)
-def _header(path: str, identity: str) -> dict[str, Any]:
-    """The header of a finished stack, which never changes."""
-    return Folder(path).header(identity)
+def _attributes(path: str, identity: str) -> dict[str, Any]:
+    """The attributes of a finished stack, which never change."""
+    return Folder(path).attributes(identity)
 
 
 def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> str:
@@ -89,9 +89,9 @@ def attempt(stack: Stack, path: str, execution: Execution, compute: Compute) -> 
         if folder.has(identity):
             return DONE
         if not mine:
-            time.sleep(PATIENCE)
+            time.sleep(RETRY_AFTER)
             return BUSY
-        folder.pulse(identity, "starting", force=True)
+        folder.heartbeat(identity, "starting", force=True)
         most = cost(stack, device_kind(execution.device)).seconds
         keep = execution.checkpoint and most > execution.checkpoint_above
         try:

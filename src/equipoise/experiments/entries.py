@@ -13,26 +13,30 @@ __all__ = [
     "check_method",
     "check_task",
     "entries_of",
-    "nearest",
+    "method_facts",
     "parse_entry",
     "resolve_entry",
     "select",
+    "task_label",
 ]
 
 import dataclasses
-import difflib
 import inspect
 import itertools
+import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from equipoise.diagnostics.measure import RECIPES
 from equipoise.methods import METHODS, Method, resolve
+from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
+
+from .protocols import FIGURE_LABELS
 
 #: Options of a method that `resolve` checks together, and those that are fields of `Method`.
 RESOLVED_OPTIONS = ("balance", "strength", "start")
@@ -40,21 +44,12 @@ FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma",
 METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
 
 
+#: Of those that are fields, what they are unless given; their kinds are those of the values.
+METHOD_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Method) if f.default is not dataclasses.MISSING}
+
+
 class GridError(ValueError):
     """A grid that cannot be run, with what is wrong and what would be right."""
-
-
-def nearest(word: str, words: Iterable[str], what: str) -> str:
-    """A sentence that says what there is instead of `word`.
-
-    Example:
-        >>> nearest("bugdets", ["budgets", "runs"], "key")
-        "there is no key 'bugdets'; did you mean 'budgets'? There are budgets, runs."
-    """
-    known = list(words)
-    close = difflib.get_close_matches(str(word).lower().replace("-", "_"), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return f"there is no {what} {word!r}{hint} There are {', '.join(known)}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +133,15 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
         name = table.pop("name", None)
         if not isinstance(name, str):
             raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
+        for key, choice in table.items():
+            if isinstance(choice, list | tuple) and not choice:
+                raise GridError(f"{axis}: {key} of {name} is an empty list: give at least one value")
         choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
         for chosen in itertools.product(*choices):
             options = dict(zip(table, chosen, strict=True))
+            for key, option in options.items():
+                if isinstance(option, float) and not math.isfinite(option):
+                    raise GridError(f"{axis}: {key} of {name} is a finite number, got {option!r}")
             try:
                 check(name, options)
             except (ValueError, TypeError) as error:
@@ -177,27 +178,83 @@ def check_task(name: str, options: dict[str, Any]) -> None:
     if ":" in name:
         return
     if name not in TASKS:
-        raise ValueError(nearest(name, TASKS, "task"))
+        raise ValueError(did_you_mean(name, TASKS, "task"))
     known = list(inspect.signature(TASKS[name]).parameters)
     for key in options:
         if key not in known:
-            raise ValueError(f"{name} has no options" if not known else nearest(key, known, f"option of {name}"))
+            raise ValueError(f"{name} has no options" if not known else did_you_mean(key, known, f"option of {name}"))
     make_task(name, **options)
 
 
 def check_method(name: str, options: dict[str, Any]) -> None:
     """Refuse a method that does not exist, or options that do not go together."""
     if name not in METHODS:
-        raise ValueError(nearest(name, METHODS, "method"))
+        raise ValueError(did_you_mean(name, METHODS, "method"))
     for key in options:
         if key not in METHOD_OPTIONS:
-            raise ValueError(nearest(key, METHOD_OPTIONS, "option of a method"))
+            raise ValueError(did_you_mean(key, METHOD_OPTIONS, "option of a method"))
+        if key in METHOD_DEFAULTS:
+            check_kind(key, options[key], METHOD_DEFAULTS[key])
     resolve_entry(Entry(name, tuple(options.items())))
     keep = options.get("keep")
     if keep not in (None, "best", "last"):
         raise ValueError(f"keep is best or last, got {keep!r}")
     if options.get("recipe", RECIPES[0]) not in RECIPES:
-        raise ValueError(nearest(options["recipe"], RECIPES, "recipe"))
+        raise ValueError(did_you_mean(options["recipe"], RECIPES, "recipe"))
+
+
+def check_kind(key: str, value: Any, default: Any) -> None:
+    """Refuse a value that is not of the kind of a default: true or false, a whole number, a finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise GridError(f"{key} is true or false, got {value!r}")
+    elif isinstance(default, int):
+        if not number or not isinstance(value, int):
+            raise GridError(f"{key} is a whole number, got {value!r}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise GridError(f"{key} is a finite number, got {value!r}")
+    elif isinstance(default, float) and not number:
+        raise GridError(f"{key} is a number, got {value!r}")
+
+
+def method_facts(label: str, protocol: str) -> dict[str, Any]:
+    """What travels with results of a method: what figures call it, and its row.
+
+    Arguments:
+        label: of the method, as results have it.
+        protocol: whose figures; those of the released code call the ratio-trained flows BNPE.
+
+    Example:
+        >>> method_facts("brnpe", "paper")["label"], method_facts("brnpe", "released")["label"]
+        ('BRNPE', 'BNPE')
+        >>> method_facts("bnpe[strength=10,unbiased=true]", "paper")
+        {'label': 'BNPE (strength 10, unbiased)', 'network': 'flow', 'loss': 'npe', 'balance': 'chi2', 'strength': 10.0,
+         'start': 'random'}
+    """
+    (entry,) = entries_of([label], "methods", check_method)
+    row = resolve_entry(entry).row
+    name = FIGURE_LABELS.get(protocol, FIGURE_LABELS["paper"]).get(entry.name, row.paper.partition(",")[0] or row.name)
+    names = ("network", "loss", "balance", "strength", "start")
+    return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}
+
+
+def task_label(label: str) -> str:
+    """What figures call a task; one of a user's own is called by its name.
+
+    Example:
+        >>> task_label("mine.py:Task[noise=2]")
+        'mine.py:Task (noise 2)'
+    """
+    name = label.partition("[")[0]
+    return _with_options(getattr(TASKS.get(name), "label", name), label)
+
+
+def _with_options(name: str, label: str) -> str:
+    """A name, with the options of a label in words."""
+    options = label.partition("[")[2].removesuffix("]")
+    words = options.replace("=true", "").replace("=", " ").replace("_", " ").replace(",", ", ")
+    return f"{name} ({words})" if words else name
 
 
 def _text(value: Any) -> str:

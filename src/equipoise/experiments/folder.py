@@ -2,23 +2,24 @@
 
     DIR/
       grid.json           the grid, resolved
-      stacks/ID.npz       a finished stack: arrays, and a JSON header; no weights
-      failed/ID.txt       the traceback of a stack that failed; gone once it succeeds
-      running/ID.json     who computes a stack, and how far along; ID.claim is the lock
+      stacks/ID.nc        a finished stack as NetCDF: see `records`; no weights
+      failed/ID.txt       the traceback of a stack that failed; removed once it succeeds
+      running/ID.json     the heartbeat of a stack: who computes it, and how far along; ID.claim is the lock
       checkpoints/ID/     the state of a training that was not finished
-      exact/              exact log posteriors of the coverage pairs, computed once a task
-      simulations/        simulations that are dearer to make than to read
+      exact/              exact log posteriors of the coverage pairs, computed once per task
+      simulations/        simulations that cost more to make than to read
       results.nc, figures/, report.html
 
-Nothing needs a server or a database, and nothing can be left half written: files are written under a temporary name
-and renamed. A claim is a lock that the kernel releases when its owner ends, however that comes about, so that
-processes that share a folder do not compute the same stack at the same time, and a killed one leaves nothing to clean
-up. Where a file system has no locks a stack may be computed twice, to the same result: the first file stays.
+Nothing needs a server or a database. Files are written whole or not at all (`support.files`), and a stack's file ends
+with a digest of itself. A file that is not what was written counts as missing: it is named in a warning, and `run`
+computes its stack again. A claim is a lock that the kernel releases when its owner ends, so that processes that share
+a folder do not compute the same stack at the same time, and a killed one leaves nothing to clean up. Where a file
+system has no locks a stack may be computed twice, to the same result: the first file stays.
 """
 
 from __future__ import annotations
 
-__all__ = ["Folder", "Live"]
+__all__ = ["Folder", "Heartbeat"]
 
 import contextlib
 import dataclasses
@@ -27,29 +28,32 @@ import os
 import shutil
 import socket
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import xarray as xr
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: every claim succeeds there
-    fcntl = None  # type: ignore[assignment]
+from equipoise.support.errors import DamagedFile, warn
+from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.words import counted, listed
 
 #: The version of what is written here. A reader refuses newer ones.
-FORMAT = 1
-#: Seconds between two words from a stack that is being computed.
-PULSE = 1.0
-#: A stack on another machine that has not been heard of for this long counts as lost.
-SILENCE = 600.0
+FORMAT = 2
+#: Seconds between two heartbeats of a stack.
+HEARTBEAT_INTERVAL = 1.0
+#: A stack on another machine without a heartbeat for this many seconds counts as lost.
+LOST_AFTER = 600.0
+#: Variables with more numbers than this are compressed.
+COMPRESSED_ABOVE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Live:
+class Heartbeat:
     """A stack that is being computed: where, what it is doing, and how far along."""
 
     identity: str
@@ -70,74 +74,99 @@ class Folder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._last_pulse: dict[str, float] = {}
+        self._last_heartbeat: dict[str, float] = {}
 
     # --- the grid --------------------------------------------------------------------------------------------------
 
     def write_grid(self, config: Mapping[str, Any], **about: Any) -> None:
-        """Set down what the folder is for."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        _write_text(self.path / "grid.json", json.dumps({"format": FORMAT, "grid": config, **about}, indent=1))
+        """Write grid.json: the grid, and what else is said of the experiment."""
+        write_text(self.path / "grid.json", json.dumps({"format": FORMAT, "grid": config, **about}, indent=1))
 
     def read_grid(self) -> dict[str, Any]:
-        """What was set down: `grid`, and whatever else."""
+        """The contents of grid.json: `grid`, and what else was said."""
         file = self.path / "grid.json"
         if not file.exists():
             what = "there is no grid.json in it" if self.path.is_dir() else "there is no such directory"
             raise FileNotFoundError(f"{self.path} is not an experiment: {what}. `equipoise run --out DIR` makes one.")
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if found.get("format", 0) > FORMAT:
-            raise ValueError(f"{self.path} was written by a newer Equipoise (format {found['format']})")
-        return found
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DamagedFile(f"{file} is damaged ({error}): {REPAIR}") from error
+        match found:
+            case {"grid": dict(), "format": int(number)}:
+                _check_format(file, number)
+                return dict(found)
+        raise DamagedFile(f"{file} does not describe a grid: {REPAIR}")
 
     def stored_tasks(self) -> dict[str, Any]:
-        """What an earlier run stored of tasks of a user's own, by their label."""
+        """What an earlier run stored of user-defined tasks, by their label."""
         return dict(self.read_grid()["grid"].get("user_tasks", {})) if (self.path / "grid.json").exists() else {}
 
     # --- stacks ----------------------------------------------------------------------------------------------------
 
     def stack_file(self, identity: str) -> Path:
-        return self.path / "stacks" / f"{identity}.npz"
+        return self.path / "stacks" / f"{identity}.nc"
 
     def has(self, identity: str) -> bool:
-        """Whether a stack is finished."""
-        return self.stack_file(identity).exists()
+        """Whether a stack is finished, and its file intact."""
+        return _is_finished(self.stack_file(identity))
 
     def stacks(self) -> list[str]:
-        """The stacks that are finished."""
-        return sorted(p.stem for p in (self.path / "stacks").glob("*.npz"))
+        """The identities of the stacks that are finished."""
+        return sorted(p.stem for p in self._files() if _is_finished(p))
 
-    def write_stack(self, identity: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Put a finished stack in place, unless it is there already; forget earlier failures and its checkpoint."""
-        file = self.stack_file(identity)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(file)
-        text = np.frombuffer(json.dumps({"format": FORMAT, **header}).encode(), np.uint8)
-        with open(temporary, "wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **{"header": text, **arrays})
-            stream.flush()
-            os.fsync(stream.fileno())
-        if file.exists():
-            temporary.unlink()
-        else:
-            os.replace(temporary, file)
+    def _files(self) -> list[Path]:
+        return sorted((self.path / "stacks").glob("[!.]*.nc"))
+
+    def warn_of_unusable_files(self) -> None:
+        """Warn of files among the stacks that count as missing: damaged ones, and those of an earlier version."""
+        if damaged := [str(p) for p in self._files() if not _is_finished(p)]:
+            warn(f"damaged, and counted as missing: {listed(damaged, 5)}. `equipoise run` computes them again")
+        if old := len(list((self.path / "stacks").glob("[!.]*.npz"))):
+            warn(
+                f"{self.path / 'stacks'} holds {counted(old, 'file')} (.npz) of an earlier version of Equipoise, which "
+                "this one does not read: their cells count as missing. The earlier results.nc stays readable"
+            )
+
+    def write_stack(self, identity: str, ds: xr.Dataset) -> None:
+        """Write a finished stack unless it is there already; remove earlier failures and its checkpoint."""
+        large = {"zlib": True, "shuffle": True}
+        encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
+        with write_whole(self.stack_file(identity), replace=not self.has(identity)) as temporary:
+            ds.assign_attrs(format=FORMAT).to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
+            append_digest(temporary)
         self.failure_file(identity).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
 
-    def header(self, identity: str) -> dict[str, Any]:
-        """The header of a finished stack."""
-        with np.load(self.stack_file(identity), allow_pickle=False) as file:
-            return _header(file, self.stack_file(identity))
+    def copy_stack(self, identity: str, source: Folder) -> None:
+        """Copy a finished stack of another folder, unless it is here already."""
+        if not self.has(identity):
+            with write_whole(self.stack_file(identity)) as temporary:
+                shutil.copyfile(source.stack_file(identity), temporary)
+        self.failure_file(identity).unlink(missing_ok=True)
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The header and the arrays of a finished stack."""
-        with np.load(self.stack_file(identity), allow_pickle=False) as file:
-            return _header(file, self.stack_file(identity)), {n: file[n] for n in file.files if n != "header"}
+        """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
+        with h5py.File(self.stack_file(identity)) as file:
+            return self._attributes(file), {n.decode(): _values(file, n) for n in file.id}
+
+    def attributes(self, identity: str) -> dict[str, Any]:
+        """The attributes of a finished stack."""
+        with h5py.File(self.stack_file(identity)) as file:
+            return self._attributes(file)
+
+    def _attributes(self, file: h5py.File) -> dict[str, Any]:
+        found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
+        _check_format(Path(file.filename), found["format"])
+        return found
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
-        others = set(self.stacks()) - set(besides)
-        return {c["identity"] for s in others for c in self.header(s)["cells"]}
+        found: set[str] = set()
+        for identity in set(self.stacks()) - set(besides):
+            with h5py.File(self.stack_file(identity)) as file:
+                found |= set(_values(file, b"cell"))
+        return found
 
     def checkpoint(self, identity: str) -> Path:
         """Where the state of an unfinished training is kept."""
@@ -150,8 +179,7 @@ class Folder:
 
     def write_failure(self, identity: str, text: str) -> None:
         """Keep a traceback."""
-        self.failure_file(identity).parent.mkdir(parents=True, exist_ok=True)
-        _write_text(self.failure_file(identity), text)
+        write_text(self.failure_file(identity), text)
 
     def failure(self, identity: str) -> str | None:
         """The traceback of the last failure, or None."""
@@ -162,85 +190,72 @@ class Folder:
 
     @contextmanager
     def claim(self, identity: str) -> Iterator[bool]:
-        """Hold a stack while computing it; False if somebody else does."""
-        folder = self.path / "running"
-        folder.mkdir(parents=True, exist_ok=True)
-        lock, pulse = folder / f"{identity}.claim", folder / f"{identity}.json"
-        handle = _lock(lock)
-        if handle == BUSY:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            pulse.unlink(missing_ok=True)
-            lock.unlink(missing_ok=True)
-            if handle is not None:
-                os.close(handle)
+        """Hold a stack while computing it; False if another process does."""
+        with Lock(self.path / "running" / f"{identity}.claim") as mine:
+            if mine:
+                remove_leftovers(self.stack_file(identity))
+            try:
+                yield mine
+            finally:
+                if mine:
+                    self._heartbeat_file(identity).unlink(missing_ok=True)
 
-    def pulse(
+    def _heartbeat_file(self, identity: str) -> Path:
+        return self.path / "running" / f"{identity}.json"
+
+    def heartbeat(
         self, identity: str, stage: str, done: int = 0, total: int = 1, note: str = "", force: bool = False
     ) -> None:
-        """Say how far along a claimed stack is; at most once a second."""
+        """Write how far along a claimed stack is; at most once a second unless `force`."""
         now = time.monotonic()
-        if not force and now - self._last_pulse.get(identity, -PULSE) < PULSE:
+        if not force and now - self._last_heartbeat.get(identity, -HEARTBEAT_INTERVAL) < HEARTBEAT_INTERVAL:
             return
-        self._last_pulse[identity] = now
-        live = Live(identity, socket.gethostname(), os.getpid(), stage, done, total, note)
+        self._last_heartbeat[identity] = now
+        beat = Heartbeat(identity, socket.gethostname(), os.getpid(), stage, done, total, note)
         with contextlib.suppress(OSError):  # a full disk may be emptied before there is a result to write
-            _write_text(self.path / "running" / f"{identity}.json", json.dumps(dataclasses.asdict(live)), durable=False)
+            write_text(self._heartbeat_file(identity), json.dumps(dataclasses.asdict(beat)), durable=False)
 
-    def running(self) -> dict[str, Live]:
+    def running(self) -> dict[str, Heartbeat]:
         """The stacks that are being computed, as far as can be told."""
         found = {}
         for file in sorted((self.path / "running").glob("[!.]*.json")):
             try:
-                live = Live(**json.loads(file.read_text(encoding="utf-8")))
+                beat = Heartbeat(**json.loads(file.read_text(encoding="utf-8")))
                 age = time.time() - file.stat().st_mtime
             except (OSError, ValueError, TypeError):  # it has just ended
                 continue
-            if _alive(live, age):
-                found[live.identity] = live
+            if _is_alive(beat, age):
+                found[beat.identity] = beat
         return found
 
 
-BUSY = -1
+REPAIR = "repeat the `equipoise run` command that made the folder, which writes it again and keeps what is finished"
 
 
-def _lock(file: Path) -> int | None:
-    """A handle that holds the lock, BUSY if somebody else does, None where there are no locks."""
-    if fcntl is None:
-        return None
-    while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return BUSY
-        except OSError:  # a file system without locks
-            os.close(handle)
-            return None
-        # Whoever held it before may have removed the file between our two calls: then we hold a lock on nothing.
-        if _names(file, handle):
-            return handle
-        os.close(handle)
-
-
-def _names(file: Path, handle: int) -> bool:
-    """Whether the name still leads to the open file."""
+def _is_finished(file: Path) -> bool:
+    """Whether a stack's file is there and intact."""
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(file))
+        found = file.stat()
     except FileNotFoundError:
+        return False
+    return _is_intact(file, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=1 << 17)
+def _is_intact(file: Path, modified: int, size: int) -> bool:
+    """`is_intact`, once for each version of a file."""
+    try:
+        return is_intact(file)
+    except OSError:  # unreadable, or a directory
         return False
 
 
-def _alive(live: Live, age: float) -> bool:
-    """Whether whoever wrote this is still at it: its process exists here, or it was heard of lately elsewhere."""
-    if live.host != socket.gethostname():
-        return age < SILENCE
+def _is_alive(beat: Heartbeat, age: float) -> bool:
+    """Whether the writer of a heartbeat still runs: its process exists here, or was heard of lately elsewhere."""
+    if beat.host != socket.gethostname():
+        return age < LOST_AFTER
     try:
-        os.kill(live.pid, 0)
+        os.kill(beat.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -248,22 +263,16 @@ def _alive(live: Live, age: float) -> bool:
     return True
 
 
-def _header(file: Any, path: Path) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(file["header"].tobytes())
-    if header["format"] > FORMAT:
-        raise ValueError(f"{path} was written by a newer Equipoise (format {header['format']})")
-    return header
+def _values(file: h5py.File, name: bytes) -> np.ndarray:
+    """A variable; h5py's own objects would take twice as long."""
+    variable = h5py.h5d.open(file.id, name)
+    values = np.empty(variable.shape, variable.dtype)
+    variable.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    if values.dtype.kind == "O":  # text
+        values = np.array([v.decode() for v in values.ravel()], dtype=object).reshape(values.shape)
+    return values
 
 
-def _temporary(file: Path) -> Path:
-    return file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
-
-
-def _write_text(file: Path, text: str, durable: bool = True) -> None:
-    temporary = _temporary(file)
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        if durable:
-            stream.flush()
-            os.fsync(stream.fileno())
-    os.replace(temporary, file)
+def _check_format(file: Path, number: int) -> None:
+    if number > FORMAT:
+        raise ValueError(f"{file} was written by a newer Equipoise (format {number})")

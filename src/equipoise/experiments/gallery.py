@@ -8,10 +8,12 @@ from __future__ import annotations
 
 __all__ = ["FINE", "SIDE", "coarse", "gallery", "observation", "picture_points"]
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from equipoise.posteriors import Posterior
@@ -20,9 +22,9 @@ from equipoise.tasks import Task
 
 from .cells import Cell, Stack
 
-#: Cells a side.
+#: Cells per side.
 SIDE = 100
-#: Points a side of a cell.
+#: Points per side of a cell.
 FINE = 2
 #: Bits that are kept of a density.
 BITS = 8
@@ -50,11 +52,14 @@ def picture(log_density: Tensor) -> np.ndarray:
     return rounded(log_density.exp().cpu().numpy().reshape(SIDE, FINE, SIDE, FINE).mean((1, 3)))
 
 
-def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None]) -> dict[str, np.ndarray]:
-    """The arrays to keep with a stack: the densities of its cells of run 0, the observation, and the exact density."""
-    chosen = {i: posteriors[cell] for i, cell in enumerate(stack.cells) if cell.gallery}
+def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None]) -> xr.Dataset:
+    """What is kept with a stack: the densities of its cells of run 0, the observation, and the exact density.
+
+    The coordinate `picture` of the densities is the identity of the cell.
+    """
+    chosen = {cell.identity: posteriors[cell] for cell in stack.cells if cell.gallery}
     if not chosen:
-        return {}
+        return xr.Dataset()
     theta, x = observation(task, stack.stream("gallery"))
     points = picture_points(task)
     densities = np.full((len(chosen), SIDE, SIDE), np.nan, np.float32)
@@ -64,13 +69,16 @@ def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None
     exact = np.full((SIDE, SIDE), np.nan, np.float32)
     if task.has_exact_posterior:
         exact = picture(task.log_posterior(points.reshape(-1, 2), x))
-    return {
-        "gallery_cell": np.array(list(chosen)),
-        "gallery_density": densities,
-        "gallery_theta": theta.numpy(),
-        "gallery_x": x.numpy(),
-        "gallery_exact": exact,
-    }
+    corners = {"theta": theta, "low": task.prior.low, "high": task.prior.high}
+    return xr.Dataset(
+        {
+            "gallery_density": (("picture", "grid_0", "grid_1"), densities),
+            "gallery_exact": (("grid_0", "grid_1"), exact),
+            **{f"gallery_{name}": ("parameter", values.double().cpu().numpy()) for name, values in corners.items()},
+            "gallery_x": ((), json.dumps(np.round(x.double().numpy(), 6).tolist())),
+        },
+        {"picture": list(chosen)},
+    )
 
 
 def rounded(density: np.ndarray) -> np.ndarray:

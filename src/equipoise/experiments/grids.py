@@ -32,10 +32,11 @@ from typing import Any
 from equipoise.diagnostics.measure import RECIPES
 from equipoise.losses import pairs_needed
 from equipoise.priors import BoxUniform
+from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
-from .entries import Entry, GridError, check_method, check_task, entries_of, nearest, resolve_entry
+from .entries import Entry, GridError, check_kind, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
@@ -87,7 +88,7 @@ class Grid:
         methods: the methods, with theirs.
         budgets: numbers of simulations.
         runs: repetitions, each with its own simulations and weights.
-        members: networks a run; the run's posterior is their mixture.
+        members: networks per run; the run's posterior is their mixture.
         seed: of everything random.
         pairs: the size of the coverage set; None for the protocol's.
         test: the size of the test set; None for the protocol's.
@@ -204,7 +205,7 @@ def load_grid(
     known = [f.name for f in dataclasses.fields(Grid)]
     for key in values:
         if key not in known:
-            raise GridError(nearest(key, known, "key"))
+            raise GridError(did_you_mean(key, known, "key"))
     values.setdefault("name", name)
     values.setdefault("protocol", "default")
     for axis in ("tasks", "methods", "budgets"):
@@ -247,7 +248,7 @@ def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
     elif str(source) in PACKAGED:
         text = resources.files(__package__).joinpath("grids", f"{source}.toml").read_text(encoding="utf-8")
     else:
-        hint = nearest(path.stem, PACKAGED, "packaged grid")
+        hint = did_you_mean(path.stem, PACKAGED, "packaged grid")
         raise GridError(f"there is no file {path}, and {hint}")
     try:
         return tomllib.loads(text), path.stem
@@ -260,7 +261,7 @@ def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
 
 def _check(grid: Grid) -> None:
     if grid.protocol not in PROTOCOLS:
-        raise GridError(nearest(str(grid.protocol), PROTOCOLS, "protocol"))
+        raise GridError(did_you_mean(str(grid.protocol), PROTOCOLS, "protocol"))
     for key, least in (
         ("runs", 1),
         ("members", 1),
@@ -272,13 +273,14 @@ def _check(grid: Grid) -> None:
     ):
         _whole(getattr(grid, key), key, least)
     if grid.recipe is not None and grid.recipe not in RECIPES:
-        raise GridError(nearest(str(grid.recipe), RECIPES, "recipe"))
+        raise GridError(did_you_mean(str(grid.recipe), RECIPES, "recipe"))
     if not isinstance(grid.gallery, bool):
         raise GridError(f"gallery is true or false, got {grid.gallery!r}")
     known = list(PROTOCOLS[grid.protocol].settings.numbers())
-    for key in dict(grid.training):
+    for key, value in grid.training:
         if key not in known:
-            raise GridError(f"training: {nearest(key, known, 'setting')}")
+            raise GridError(f"training: {did_you_mean(key, known, 'setting')}")
+        check_kind(f"training: {key}", value, getattr(PROTOCOLS[grid.protocol].settings, key))
     try:
         settings = grid.settings()
     except (ValueError, TypeError) as error:
@@ -319,7 +321,7 @@ def _samples(value: Any) -> int | tuple[tuple[str, int], ...] | None:
         return value
     for network, number in value.items():
         if network not in NETWORKS:
-            raise GridError(f"samples: {nearest(str(network), NETWORKS, 'kind of network')}")
+            raise GridError(f"samples: {did_you_mean(str(network), NETWORKS, 'kind of network')}")
         _whole(number, f"samples of a {network}", 1)
     return tuple(sorted(value.items()))
 

@@ -26,6 +26,9 @@ from equipoise.diagnostics import diagnose
 from equipoise.networks import Convolutional
 from equipoise.posteriors import Posterior
 from equipoise.simulations import simulate
+from equipoise.support.devices import fixed_threads
+from equipoise.support.errors import warn
+from equipoise.support.files import append_digest, is_intact, write_whole
 from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
@@ -59,7 +62,7 @@ def compute_stack(
         compile: whether steps are compiled; None where it pays back.
     """
     began, started = time.time(), time.monotonic()
-    with _threads(threads), _watched(stack, folder) as warned:
+    with fixed_threads(threads), _watched(stack, folder) as warned:
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
         state = folder.checkpoint(stack.identity) if checkpoint else None
@@ -69,14 +72,15 @@ def compute_stack(
         judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
-        # What a library means to drop one day is no news of this stack.
+        # Dependencies' deprecation warnings are no news of this stack.
         dated = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
         notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
-        header, arrays = record(stack, task, posteriors, judged, notes)
-        header |= {"threads": threads, "device": device_kind(device), "cost": cost(stack, device_kind(device)).seconds}
-        header |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
-        header |= {"began": began, "seconds": time.monotonic() - started}
-        folder.write_stack(stack.identity, header, arrays | pictures)
+        kept = record(stack, task, posteriors, judged, notes).assign(pictures.variables)
+        kind = device_kind(device)
+        kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds}
+        kept.attrs |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
+        kept.attrs |= {"began": began, "seconds": time.monotonic() - started}
+        folder.write_stack(stack.identity, kept)
 
 
 def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int) -> Pairs:
@@ -149,7 +153,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
         started, words = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
 
         def hear(label: str, done: int, total: int, note: str, words: str = words) -> None:
-            folder.pulse(stack.identity, "diagnosing", done, total, words)
+            folder.heartbeat(stack.identity, "diagnosing", done, total, words)
 
         whole = Posterior.joined([p for i in cells if (p := posteriors[i]) is not None])
         with listening(hear):
@@ -197,26 +201,16 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
     name = hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
     file = folder.path / "exact" / f"{_file_name(task)}-{name}.npy"
     if file.exists():
-        return np.load(file, allow_pickle=False)
-    folder.pulse(stack.identity, "the exact posterior", 0, 1, f"of {len(theta)} pairs", force=True)
+        if is_intact(file):
+            return np.load(file, allow_pickle=False)
+        warn(f"{file} was damaged, and is computed again")
+    folder.heartbeat(stack.identity, "the exact posterior", 0, 1, f"of {len(theta)} pairs", force=True)
     values = torch.cat([task.log_posterior(t, y) for t, y in zip(theta.split(500), x.split(500), strict=True)])
     exact = values.double().numpy()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{time.monotonic_ns()}.tmp.npy")
-    np.save(temporary, exact)
-    temporary.replace(file)
+    with write_whole(file) as temporary:
+        np.save(temporary, exact)
+        append_digest(temporary)
     return exact
-
-
-@contextmanager
-def _threads(threads: int) -> Iterator[None]:
-    """A fixed number of threads, because sums over another number of them round differently."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -224,7 +218,7 @@ def _watched(stack: Stack, folder: Folder) -> Iterator[list[warnings.WarningMess
     """Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack."""
 
     def hear(label: str, done: int, total: int, note: str) -> None:
-        folder.pulse(stack.identity, label, done, total, note)
+        folder.heartbeat(stack.identity, label, done, total, note)
 
     with listening(hear), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

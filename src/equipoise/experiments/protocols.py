@@ -11,7 +11,7 @@ Lotka-Volterra's series have 1001 steps and a larger embedding.
 
 from __future__ import annotations
 
-__all__ = ["PROTOCOLS", "Protocol", "Sizes", "sizes"]
+__all__ = ["FIGURE_LABELS", "PROTOCOLS", "Protocol", "Sizes", "sizes"]
 
 import dataclasses
 from typing import Any
@@ -47,6 +47,12 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("paper", PAPER),
         Protocol("released", RELEASED, recipe="released"),
     )
+}
+#: What figures call a method, where that is not the paper's name of it: the paper has one name for two methods, the
+#: text's and the one behind the published figures.
+FIGURE_LABELS: dict[str, dict[str, str]] = {
+    "paper": {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init"},
+    "released": {"bnpe": "BNPE (text)", "bnpe_init": "BNPE Init (text)"},
 }
 
 

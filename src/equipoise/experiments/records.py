@@ -1,9 +1,14 @@
-"""What is kept of a stack: a few hundred numbers a cell, and no weights."""
+"""What is kept of a stack: a few hundred numbers per cell, and no weights.
+
+A stack's file has the names and dimensions of `results.nc`, with one dimension `cell` in place of task, method, budget
+and run. To keep another number of a diagnosis, add it to `diagnostics.dataset` and to `DIAGNOSTICS` here.
+"""
 
 from __future__ import annotations
 
-__all__ = ["HISTORY", "LEVELS", "PER_CELL", "PER_MEMBER", "TRAINING", "Judged", "record", "thinned"]
+__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "TASK_VARIABLES", "Judged", "record", "thinned"]
 
+import json
 import platform
 from functools import lru_cache
 from pathlib import Path
@@ -14,43 +19,64 @@ import torch
 import xarray as xr
 
 from equipoise.posteriors import Posterior
-from equipoise.priors import BoxUniform
 from equipoise.tasks import Task
 from equipoise.version import __version__
 
 from .cells import NUMERICS, Stack
-from .ledger import total
 
 #: Epochs that are kept of a training history, at most.
 EPOCHS = 100
 #: Levels at which coverage is kept.
 LEVELS = 101
-#: Numbers kept for the posterior of a run, called as `diagnose` calls them.
-PER_CELL = (
-    "coverage_auc",
-    "coverage_auc_se",
-    "verdict_p_value",
-    "certificate_p_value",
-    "pairs_to_settle",
-    "levels_covered",
-    "nominal_log_prob",
-    "nominal_log_prob_se",
-    "nominal_log_prob_raw",
-    "information_kept",
-    "entropy",
-    "leakage",
-    "balancing_error",
-    "balance_signed",
-    "balance_signed_se",
-)
-#: Curves kept for the posterior of a run.
-CURVES = ("coverage", "coverage_lower", "coverage_upper")
-#: Numbers kept for each network of a run.
-PER_MEMBER = ("coverage_auc", "nominal_log_prob", "balancing_error")
-#: Numbers of the training of a run; its steps are those of all its members together.
-TRAINING = ("train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss")
-#: What is kept of training histories.
+Dims = tuple[str, ...]
+#: Of a diagnosis, for the posterior of a run: names as `diagnose` has them, and dimensions besides those of the cell.
+DIAGNOSTICS: dict[str, Dims] = {
+    "verdict": (),
+    "verdict_p_value": (),
+    "certificate_p_value": (),
+    "pairs_to_settle": (),
+    "coverage": ("level",),
+    "coverage_lower": ("level",),
+    "coverage_upper": ("level",),
+    "coverage_auc": (),
+    "coverage_auc_se": (),
+    "levels_covered": (),
+    "nominal_log_prob": (),
+    "nominal_log_prob_se": (),
+    "nominal_log_prob_raw": (),
+    "information_kept": (),
+    "entropy": (),
+    "leakage": (),
+    "balancing_error": (),
+    "balance_signed": (),
+    "balance_signed_se": (),
+}
+#: Those that are also kept for each network of a run, as `member_…`.
+PER_MEMBER = ("verdict", "coverage", "coverage_auc", "nominal_log_prob", "balancing_error")
+#: Of the training of a run; its steps are those of all its members together.
+TRAINING = (
+    "train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss", "diverged_members",
+)  # fmt: skip
+#: Of training histories.
 HISTORY = ("train_loss", "validation_loss", "balance")
+#: Every variable of a cell, and its dimensions besides those of the cell.
+CELL_VARIABLES: dict[str, Dims] = {
+    **DIAGNOSTICS,
+    **{f"member_{name}": ("member", *DIAGNOSTICS[name]) for name in PER_MEMBER},
+    **dict.fromkeys(TRAINING, ()),
+    **dict.fromkeys(HISTORY, ("epoch",)),
+}
+#: Every variable of a task, and its dimensions; pictures are there where they were drawn (see `gallery`).
+TASK_VARIABLES: dict[str, Dims] = {
+    "expected_log_prob": (),
+    "expected_log_prob_se": (),
+    "prior_log_prob": (),
+    "gallery_exact": ("grid_0", "grid_1"),
+    "gallery_theta": ("parameter",),
+    "gallery_low": ("parameter",),
+    "gallery_high": ("parameter",),
+    "gallery_x": (),
+}
 
 
 class Judged(NamedTuple):
@@ -72,8 +98,8 @@ def thinned(epochs: int) -> np.ndarray:
 
 def record(
     stack: Stack, task: Task, posteriors: list[list[Posterior | None]], judged: list[Judged | None], notes: list[str]
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays of a stack's file.
+) -> xr.Dataset:
+    """What is kept of a stack, with its attributes.
 
     Arguments:
         stack: what was computed.
@@ -82,73 +108,63 @@ def record(
         judged: for each cell, its diagnosis.
         notes: warnings.
     """
-    cells, members = len(stack.cells), stack.members
-    kept = thinned(stack.settings.epochs)
-    arrays: dict[str, np.ndarray] = {"epoch": kept}
-    for name in (*PER_CELL, *TRAINING):
-        arrays[name] = np.full(cells, np.nan)
-    arrays["diverged_members"] = np.zeros(cells, int)
-    arrays["verdict"] = np.full(cells, "", dtype="<U24")
-    arrays["member_verdict"] = np.full((cells, members), "", dtype="<U24")
-    arrays |= {name: np.full((cells, LEVELS), np.nan, np.float32) for name in CURVES}
-    arrays |= {name: np.full((cells, len(kept)), np.nan, np.float32) for name in HISTORY}
-    arrays |= {f"member_{name}": np.full((cells, members), np.nan) for name in PER_MEMBER}
-    arrays["member_coverage"] = np.full((cells, members, LEVELS), np.nan, np.float32)
-    for i, (mine, verdict) in enumerate(zip(posteriors, judged, strict=True)):
-        _history(arrays, i, mine, kept, stack.steps)
-        if verdict is not None:
-            _diagnosis(arrays, i, [m for m, p in enumerate(mine) if p is not None], verdict)
-    if judged[0] is not None:
-        exact = {n: float(judged[0].ds[n]) for n in ("exact_log_prob", "exact_log_prob_se", "prior_log_prob")}
-    else:
-        exact = {}
+    cells, kept = stack.cells, thinned(stack.settings.epochs)
+    sizes = {"level": LEVELS, "member": stack.members, "epoch": len(kept)}
+    data = {name: _empty(name, (len(cells), *(sizes[d] for d in dims))) for name, dims in CELL_VARIABLES.items()}
+    for i, (mine, diagnosis) in enumerate(zip(posteriors, judged, strict=True)):
+        _history(data, i, mine, kept, stack.steps)
+        if diagnosis is not None:
+            _diagnosis(data, i, [m for m, p in enumerate(mine) if p is not None], diagnosis)
     device = next((p.device for row in posteriors for p in row if p is not None), torch.device("cpu"))
-    header = {
-        "cells": [
-            {"task": c.task, "budget": c.budget, "method": c.method, "run": c.run, "identity": c.identity}
-            for c in stack.cells
-        ],
-        "task": task.name,
-        "task_options": task.options,
+    once = list({cell.training: i for i, cell in enumerate(cells)}.values())  # one cell of each training
+    steps = data["steps"][once]
+    about = {
+        "task": cells[0].task,
+        "task_options": json.dumps(task.options),
+        "budget": stack.budget,
         "network": stack.network,
-        "embedded": stack.sizes.layers > 0,
+        "embedded": int(stack.sizes.layers > 0),
         "label": stack.label,
-        "members": members,
+        "members": stack.members,
         "trained": stack.size,
-        "steps": total([arrays["steps"][i] for i in _once(stack)]),
+        "steps": float(np.nansum(steps)) if np.isfinite(steps).any() else np.nan,
         "pairs": stack.rules.pairs,
         "test": stack.rules.test,
-        "expected": _expected(task, exact),
         "numerics": NUMERICS,
         "equipoise": __version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "hardware": hardware(device),
         "place": str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "",
-        "notes": notes,
+        "notes": json.dumps(notes),
     }
-    if task.prior.dim == 2 and isinstance(task.prior, BoxUniform):
-        header["box"] = [task.prior.low.tolist(), task.prior.high.tolist()]
-    return header, arrays
+    variables: dict[str, Any] = {name: (("cell", *dims), data[name]) for name, dims in CELL_VARIABLES.items()}
+    variables |= {name: ((), value) for name, value in _expected(task, judged[0]).items()}
+    variables |= {"method": ("cell", [c.method for c in cells]), "run": ("cell", [c.run for c in cells])}
+    coords = {"cell": [c.identity for c in cells], "level": np.linspace(0, 1, LEVELS), "epoch": kept}
+    return xr.Dataset(variables, coords, about)
 
 
-def _once(stack: Stack) -> list[int]:
-    """One cell of each training."""
-    return list({cell.training: i for i, cell in enumerate(stack.cells)}.values())
+def _empty(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    if name.endswith("verdict"):
+        return np.full(shape, "", dtype=object)
+    # Curves have three digits; single numbers are kept whole.
+    return np.full(shape, np.nan, np.float32 if {"level", "epoch"} & set(CELL_VARIABLES[name]) else np.float64)
 
 
 def _history(
-    arrays: dict[str, np.ndarray], i: int, members: list[Posterior | None], kept: np.ndarray, steps: int
+    data: dict[str, np.ndarray], i: int, members: list[Posterior | None], kept: np.ndarray, steps: int
 ) -> None:
+    """The training of a cell: sums, means and histories over its members."""
     histories = [p.history for p in members if p is not None and p.history is not None]
-    arrays["diverged_members"][i] = len(members) - len(histories)
+    data["diverged_members"][i] = len(members) - len(histories)
     if not histories:
         return
-    arrays["diverged_members"][i] += sum(bool(h["diverged"].values[0]) for h in histories)
-    arrays["train_seconds"][i] = sum(h.attrs["stack_seconds"] / h.attrs["stack_members"] for h in histories)
-    arrays["epochs"][i] = np.mean([h["epochs"].values[0] for h in histories])
-    arrays["steps"][i] = steps * sum(h["epochs"].values[0] for h in histories)
-    arrays["best_epoch"][i] = np.rint(np.median([h["best_epoch"].values[0] for h in histories]))  # an epoch, not 1.33
-    arrays["best_validation_loss"][i] = np.mean([h["best_loss"].values[0] for h in histories])
+    data["diverged_members"][i] += sum(bool(h["diverged"].values[0]) for h in histories)
+    data["train_seconds"][i] = sum(h.attrs["stack_seconds"] / h.attrs["stack_members"] for h in histories)
+    data["epochs"][i] = np.mean([h["epochs"].values[0] for h in histories])
+    data["steps"][i] = steps * sum(h["epochs"].values[0] for h in histories)
+    data["best_epoch"][i] = np.rint(np.median([h["best_epoch"].values[0] for h in histories]))  # an epoch, not 1.33
+    data["best_validation_loss"][i] = np.mean([h["best_loss"].values[0] for h in histories])
     for name in HISTORY:
         padded = np.full((len(histories), int(kept[-1]) + 1), np.nan)
         for row, h in zip(padded, histories, strict=True):
@@ -156,31 +172,28 @@ def _history(
         known = np.isfinite(padded).any(0)
         mean = np.full(padded.shape[1], np.nan)
         mean[known] = np.nanmean(padded[:, known], 0)
-        arrays[name][i] = mean[kept]
+        data[name][i] = mean[kept]
 
 
-def _diagnosis(arrays: dict[str, np.ndarray], i: int, alive: list[int], judged: Judged) -> None:
+def _diagnosis(data: dict[str, np.ndarray], i: int, alive: list[int], judged: Judged) -> None:
+    """The diagnosis of a cell, and of its members that were not lost."""
+    data["diagnose_seconds"][i] = judged.seconds
     whole = judged.ds.sel(member="mixture")
-    for name in PER_CELL:
-        arrays[name][i] = float(whole[name])
-    for name in CURVES:
-        arrays[name][i] = whole[name].values
-    arrays["verdict"][i] = str(whole["verdict"].values)
-    arrays["diagnose_seconds"][i] = judged.seconds
+    for name in DIAGNOSTICS:
+        data[name][i] = whole[name].values[()]
     for row, m in enumerate(alive):
         one = judged.ds.sel(member=str(row))
         for name in PER_MEMBER:
-            arrays[f"member_{name}"][i, m] = float(one[name])
-        arrays["member_coverage"][i, m] = one["coverage"].values
-        arrays["member_verdict"][i, m] = str(one["verdict"].values)
+            data[f"member_{name}"][i, m] = one[name].values[()]
 
 
-def _expected(task: Task, measured: dict[str, float]) -> dict[str, float]:
-    """E log p(θ*|x*) of the exact posterior, as the task keeps it or from the coverage pairs, and E log p(θ)."""
+def _expected(task: Task, judged: Judged | None) -> dict[str, float]:
+    """E log p(θ*|x*) of the exact posterior, as the task stores it or from the coverage pairs, and E log p(θ)."""
+    measured = {} if judged is None else {n: float(judged.ds[n]) for n in ("exact_log_prob", "exact_log_prob_se")}
     try:
         prior = -float(task.prior.entropy())
-    except NotImplementedError:  # of an object of a user's own
-        prior = measured.get("prior_log_prob", np.nan)
+    except NotImplementedError:  # a user-defined prior
+        prior = np.nan if judged is None else float(judged.ds["prior_log_prob"])
     try:
         value, error = task.expected_log_posterior()
     except (ValueError, FileNotFoundError):

@@ -2,9 +2,12 @@
 
 The dimensions are task, method, budget, run and level, and besides them member, epoch, grid_0 and grid_1. Cells that
 are missing are NaN or empty. Variables without a prefix belong to the posterior of a run, which is the mixture of its
-members; `member_…` are the single networks. What every stack took is in `ledger_…`.
+members; `member_…` are the single networks. What every stack took is in `ledger_…`, with a dimension of its own, so
+that the cost of a grid can be added up without counting a stack once for each of its cells.
 
-The file is made to be kept: curves are stored to 1/30,000 and histories and pictures to three digits, in a few kB a
+Stacks have the same variables over one dimension (`records`): results are their concatenation, unstacked.
+
+The file is made to be kept: curves are stored to 1/30,000 and histories and pictures to three digits, in a few kB per
 cell; single numbers are whole.
 """
 
@@ -14,31 +17,34 @@ __all__ = ["collect", "merge", "read_results", "table", "write_results"]
 
 import datetime
 import json
-import os
-import shutil
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from equipoise.diagnostics import judge_cells
+from equipoise.support.errors import DamagedFile
+from equipoise.support.files import write_whole
 from equipoise.support.words import STAYS
 from equipoise.version import __version__
 
 from .cells import NUMERICS, cells_of
-from .entries import GridError
+from .entries import GridError, method_facts, task_label
 from .folder import Folder
-from .gallery import SIDE, coarse
+from .gallery import coarse
 from .grids import Grid, load_grid
-from .ledger import ledger
-from .records import CURVES, HISTORY, LEVELS, PER_CELL, PER_MEMBER, TRAINING
+from .records import CELL_VARIABLES, HISTORY, LEVELS, TASK_VARIABLES
 
 AXES = ("task", "method", "budget", "run")
-#: Numbers of a cell besides `PER_CELL`.
-OTHERS = (*TRAINING, "diverged_members")
+#: A cell: task, method, budget and run.
+Place = tuple[str, str, int, int]
+#: Places, and the stack and the identity of the cell that stands there.
+Placed = Mapping[Place, tuple[str, str]]
+#: Attributes and variables of stacks, by identity.
+Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 #: How curves between 0 and 1 are stored, and the bits of a history's numbers that are.
 PACKED = {"dtype": "int16", "scale_factor": 1 / 30000, "_FillValue": -32768}
 HISTORY_BITS = 10
@@ -64,6 +70,26 @@ MEANINGS = {
     "gallery_density": "density of run 0 for one observation",
     "cell": "identity of the cell",
 }
+#: What the ledger has of a stack: the names of its attributes, and what they mean.
+LEDGER = {
+    "task": "task",
+    "budget": "budget",
+    "cells": "cells",
+    "members": "networks that were trained together",
+    "steps": "steps of all members together; members that converged took no more",
+    "label": "label",
+    "network": "network",
+    "device": "device",
+    "place": "the GPU's own name, where there was one",
+    "hardware": "hardware",
+    "torch": "torch",
+    "equipoise": "equipoise",
+    "began": "when it began, in seconds since the epoch: stacks of several processes may share a GPU",
+    "train_seconds": "simulating and training",
+    "diagnose_seconds": "judging",
+    "seconds": "all of it, pictures included",
+    "cost": "the most it was expected to take",
+}
 
 
 def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
@@ -76,66 +102,40 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     """
     about = folder.read_grid()
     grid = grid or load_grid(about["grid"])
+    folder.warn_of_unusable_files()
     stacks = {identity: folder.read_stack(identity) for identity in folder.stacks()}
-    # A cell stands where its grid says: an earlier one may have called the same cell by another name.
-    wanted = {c.identity: (c.task, c.method, c.budget, c.run) for c in cells_of(grid)}
-    mine = set(wanted.values())
-    finished = [
-        (cell, (identity, i))
-        for identity, (header, arrays) in stacks.items()
-        if arrays["coverage"].shape[1] == LEVELS
-        for i, cell in enumerate(header["cells"])
-    ]
-    places: dict[tuple[Any, ...], tuple[str, int]] = {}
-    for cell, where in finished:
-        if cell["identity"] in wanted:
-            places.setdefault(wanted[cell["identity"]], where)
-    others = [(cell, where) for cell, where in finished if cell["identity"] not in wanted]
-    alike = _as_this_grid_would(grid, [cell for cell, _ in others])
-    for cell, where in others:
-        place = tuple(cell[a] for a in AXES)
-        if cell["identity"] in alike and place not in mine:
-            places.setdefault(place, where)
-    left_out = sum(cell["identity"] not in alike for cell, _ in others)
-    notes = sorted({f"{h['label']}: {n}" for h, _ in stacks.values() for n in h["notes"]})
-    if left_out:
-        notes = [f"{left_out} finished cells of other settings are in the folder and not in these results", *notes]
-    if not places:
+    rows = _concatenated(stacks) if stacks else None
+    places, counts = ({}, {}) if rows is None else _places(grid, rows)
+    if rows is None or not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
-    ds = _assemble(grid, stacks, places)
-    used = {s for s, _ in places.values()}
-    ds = ds.merge(ledger({s: stacks[s] for s in sorted(used)}))
-    seconds = {s: stacks[s][0]["seconds"] for s in used}
+    chosen = rows.isel(row=list(places.values()))
+    placed = dict(zip(places, zip(chosen["stack"].values, chosen["cell"].values, strict=True), strict=True))
+    used = sorted({stack for stack, _ in placed.values()})
+    ds = _unstacked(grid, chosen, list(places))
+    ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
+    ds["pairs"] = ((), grid.rules("flow").pairs)
+    ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
+    for name, meaning in MEANINGS.items():
+        if name in ds:
+            ds[name].attrs["long_name"] = meaning
+    headers = [header for header, _ in stacks.values()]
+    notes = sorted({f"{h['label']}: {n}" for h in headers for n in json.loads(h["notes"])})
+    if left_out := counts.pop("left_out"):
+        notes = [f"{left_out} finished cells of other settings are in the folder and not in these results", *notes]
     ds.attrs = {
         "config": json.dumps(grid.config()),
         "protocol": grid.protocol,
         "equipoise": __version__,
-        "torch": ", ".join(sorted({h["torch"] for h, _ in stacks.values()})),
+        "torch": ", ".join(sorted({h["torch"] for h in headers})),
         "numerics": NUMERICS,
         "command": about.get("command", ""),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "hardware": ", ".join(sorted({h["hardware"] for h, _ in stacks.values()})),
-        "wall_seconds": float(sum(seconds.values())),
-        "cells_done": sum(place in mine for place in places),
-        "cells_wanted": len(mine),
+        "hardware": ", ".join(sorted({h["hardware"] for h in headers})),
+        "wall_seconds": float(sum(stacks[s][0]["seconds"] for s in used)),
+        **counts,
         "notes": "\n".join(notes),
     }
     return ds
-
-
-def _as_this_grid_would(grid: Grid, cells: list[dict[str, Any]]) -> set[str]:
-    """The identities that cells on other axes would have, had this grid computed them."""
-    found: set[str] = set()
-    for budget in {cell["budget"] for cell in cells}:
-        some = [cell for cell in cells if cell["budget"] == budget]
-        axes = {f"{a}s": list(dict.fromkeys(cell[a] for cell in some)) for a in ("task", "method")}
-        runs = 1 + max(cell["run"] for cell in some)
-        try:
-            larger = load_grid(grid.config() | axes | {"budgets": [budget], "runs": runs})
-        except ValueError:  # what this grid would refuse, it would not have computed
-            continue
-        found |= {cell.identity for cell in cells_of(larger)}
-    return found
 
 
 def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = None) -> Path:
@@ -149,10 +149,8 @@ def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = 
     }
     for name in HISTORY:
         ds[name] = ds[name].copy(data=coarse(ds[name].values, HISTORY_BITS))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
-    ds.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
-    os.replace(temporary, file)
+    with write_whole(file) as temporary:
+        ds.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
     return file
 
 
@@ -162,8 +160,11 @@ def read_results(path: str | Path) -> xr.Dataset:
     file = path / "results.nc" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"there is no {file}; `equipoise run --out {path}` makes it")
-    with xr.open_dataset(file, engine="h5netcdf") as ds:
-        return ds.load()
+    try:
+        with xr.open_dataset(file, engine="h5netcdf") as ds:
+            return ds.load()
+    except (OSError, KeyError, RuntimeError) as error:
+        raise DamagedFile(f"{file} is damaged ({error}); `equipoise report DIR` writes it again") from error
 
 
 def merge(sources: Sequence[str | Path], target: str | Path) -> Folder:
@@ -179,150 +180,151 @@ def merge(sources: Sequence[str | Path], target: str | Path) -> Folder:
     out = Folder(target)
     out.write_grid(grid.config(), **{k: abouts[0][k] for k in ("threads", "command") if k in abouts[0]})
     for folder in folders:
+        folder.warn_of_unusable_files()
         for identity in folder.stacks():
-            file = out.stack_file(identity)
-            if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
-                shutil.copyfile(folder.stack_file(identity), temporary)
-                os.replace(temporary, file)
-            out.failure_file(identity).unlink(missing_ok=True)
+            out.copy_stack(identity, folder)
     return out
 
 
 def table(ds: xr.Dataset) -> list[dict[str, Any]]:
-    """One row a cell that is there, for CSV and JSON."""
+    """One row for each cell that is there, for CSV and JSON."""
     names = [n for n, v in ds.data_vars.items() if v.dims == AXES]
-    values = {n: ds[n].values for n in names}
-    rows = []
-    for index in zip(*np.nonzero(ds["cell"].values != ""), strict=True):
-        row = {axis: ds[axis].values[i].item() for axis, i in zip(AXES, index, strict=True)}
-        rows.append(
-            row
-            | {
-                str(n): values[n][index].item() if hasattr(values[n][index], "item") else values[n][index]
-                for n in names
-            }
-        )
+    frame = ds[names].reset_coords(drop=True).to_dataframe(AXES).reset_index()
+    rows: list[dict[str, Any]] = frame[frame["cell"] != ""].to_dict("records")
     return rows
 
 
 # --- putting it together ----------------------------------------------------------------------------------------------
 
 
-def _assemble(
-    grid: Grid,
-    stacks: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]],
-    places: dict[tuple[Any, ...], tuple[str, int]],
-) -> xr.Dataset:
+def _concatenated(stacks: Stacks) -> xr.Dataset:
+    """All cells of all stacks over the dimension `row`, with `cell`, `stack` and the four axes as variables."""
+    alike: dict[Any, list[str]] = {}
+    for identity, (header, arrays) in stacks.items():
+        alike.setdefault((header["members"], arrays["epoch"].tobytes(), *sorted(arrays)), []).append(identity)
+    groups = []
+    for identities in alike.values():
+        header, first = stacks[identities[0]]
+        cells = [len(stacks[s][1]["cell"]) for s in identities]
+        names = {**CELL_VARIABLES, "cell": (), "method": (), "run": ()}
+        variables: dict[str, Any] = {
+            name: (("row", *dims), np.concatenate([stacks[s][1][name] for s in identities]))
+            for name, dims in names.items()
+            if name in first
+        }
+        of_stacks = {"task": "task", "budget": "budget", "hardware": "hardware", "stack_seconds": "seconds"}
+        for name, attribute in of_stacks.items():
+            values = np.array([stacks[s][0][attribute] for s in identities])
+            variables[name] = ("row", np.repeat(values.astype(object) if values.dtype.kind == "U" else values, cells))
+        variables["stack"] = ("row", np.repeat(np.array(identities, dtype=object), cells))
+        groups.append(xr.Dataset(variables, {"epoch": first["epoch"], "member": np.arange(header["members"])}))
+    if len(groups) == 1:
+        return groups[0]
+    return xr.concat(groups, "row", data_vars="all", coords="minimal", compat="override", join="outer")
+
+
+def _places(grid: Grid, rows: xr.Dataset) -> tuple[dict[Place, int], dict[str, int]]:
+    """Which row stands at which place; how many cells are done, wanted, and left out for their settings."""
+    # A cell stands where its grid says: an earlier one may have called the same cell by another name.
+    wanted = {c.identity: (c.task, c.method, c.budget, c.run) for c in cells_of(grid)}
+    wanted_places = set(wanted.values())
+    identities = rows["cell"].values.tolist()
+    own: list[Place] = list(zip(*(rows[axis].values.tolist() for axis in AXES), strict=True))
+    places: dict[Place, int] = {}
+    for row, identity in enumerate(identities):
+        if identity in wanted:
+            places.setdefault(wanted[identity], row)
+    done = len(places)
+    others = [row for row, identity in enumerate(identities) if identity not in wanted]
+    alike = _as_this_grid_would(grid, [own[row] for row in others])
+    for row in others:
+        if identities[row] in alike and own[row] not in wanted_places:
+            places.setdefault(own[row], row)
+    left_out = sum(identities[row] not in alike for row in others)
+    return places, {"cells_done": done, "cells_wanted": len(wanted_places), "left_out": left_out}
+
+
+def _as_this_grid_would(grid: Grid, places: list[Place]) -> set[str]:
+    """The identities that cells on other axes would have, had this grid computed them."""
+    found: set[str] = set()
+    for budget in {place[2] for place in places}:
+        tasks, methods, _, runs = zip(*(place for place in places if place[2] == budget), strict=True)
+        axes = {"tasks": list(dict.fromkeys(tasks)), "methods": list(dict.fromkeys(methods)), "runs": 1 + max(runs)}
+        try:
+            larger = load_grid(grid.config() | axes | {"budgets": [budget]})
+        except ValueError:  # what this grid would refuse, it would not have computed
+            continue
+        found |= {cell.identity for cell in cells_of(larger)}
+    return found
+
+
+def _unstacked(grid: Grid, chosen: xr.Dataset, places: list[Place]) -> xr.Dataset:
+    """The rows with the four axes as dimensions, in the order of the grid; the verdicts with Holm's correction."""
+    tasks, methods, budgets, runs = (list(dict.fromkeys(values)) for values in zip(*places, strict=True))
     coords: dict[str, Any] = {
-        "task": _ordered([t.label for t in grid.tasks], (p[0] for p in places)),
-        "method": _ordered([m.label for m in grid.methods], (p[1] for p in places)),
-        "budget": sorted({*grid.budgets, *(p[2] for p in places)}),
-        "run": sorted({*range(grid.runs), *(p[3] for p in places)}),
+        "task": _ordered([t.label for t in grid.tasks], tasks),
+        "method": _ordered([m.label for m in grid.methods], methods),
+        "budget": sorted({*grid.budgets, *budgets}),
+        "run": sorted({*range(grid.runs), *runs}),
     }
-    used = {s for s, _ in places.values()}
-    epochs = np.unique(np.concatenate([stacks[s][1]["epoch"] for s in used]))
-    several = max(stacks[s][0]["members"] for s in used) > 1
-    sizes = {"level": LEVELS, "member": max(stacks[s][0]["members"] for s in used), "epoch": len(epochs)}
-    shape = tuple(len(coords[a]) for a in AXES)
-    dims: dict[str, tuple[str, ...]] = dict.fromkeys((*PER_CELL, *OTHERS, "stack_seconds"), ())
-    dims |= dict.fromkeys(CURVES, ("level",)) | dict.fromkeys(HISTORY, ("epoch",))
-    dims |= {f"member_{n}": ("member",) for n in PER_MEMBER}
-    if several:  # a single network's curve is that of its run
-        dims["member_coverage"] = ("member", "level")
-    words: dict[str, tuple[str, ...]] = {
-        "verdict": (),
-        "member_verdict": ("member",),
-        "cell": (),
-        "hardware": (),
-        "stack": (),
-    }
-    data = {
-        n: np.full(
-            (*shape, *(sizes[d] for d in extra)), np.nan, np.float64 if extra in ((), ("member",)) else np.float32
-        )
-        for n, extra in dims.items()
-    }
-    text = {n: np.full((*shape, *(sizes[d] for d in extra)), "", dtype=object) for n, extra in words.items()}
-
-    position = {a: {v: i for i, v in enumerate(coords[a])} for a in AXES}
-    for place, (stack, i) in places.items():
-        index = tuple(position[a][v] for a, v in zip(AXES, place, strict=True))
-        header, arrays = stacks[stack]
-        rows = np.searchsorted(epochs, arrays["epoch"])
-        for name, extra in dims.items():
-            if name == "stack_seconds":
-                data[name][index] = header["seconds"]
-            elif name not in arrays:  # a stack of an earlier version
-                continue
-            elif extra == ("epoch",):
-                data[name][index][rows] = arrays[name][i]
-            elif extra[:1] == ("member",):
-                data[name][index][: header["members"]] = arrays[name][i]
-            else:
-                data[name][index] = arrays[name][i]
-        text["verdict"][index] = str(arrays["verdict"][i])
-        text["member_verdict"][index][: header["members"]] = arrays["member_verdict"][i].astype(object)
-        text["cell"][index], text["hardware"][index], text["stack"][index] = (
-            header["cells"][i]["identity"],
-            header["hardware"],
-            stack,
-        )
-
-    holm = judge_cells(data["verdict_p_value"], data["certificate_p_value"]).astype(object)
-    text["verdict_holm"] = np.where(text["verdict"] == "", "", holm)
-    words["verdict_holm"] = ()
-    coords |= {"level": np.linspace(0, 1, LEVELS), "member": np.arange(sizes["member"]), "epoch": epochs}
-    variables = {n: ((*AXES, *extra), data[n]) for n, extra in dims.items()} | {
-        n: ((*AXES, *words[n]), v) for n, v in text.items()
-    }
-    ds = xr.Dataset(variables, coords)
-    _add_tasks(ds, grid, stacks, places)
-    for name, meaning in MEANINGS.items():
-        if name in ds:
-            ds[name].attrs["long_name"] = meaning
-    return ds
+    ds = _over_axes(chosen.drop_vars(AXES), "row", places, AXES).reindex(coords)
+    ds = ds.transpose(*AXES, "member", "level", "epoch", missing_dims="ignore")
+    ds = ds.assign({n: v.fillna("") for n, v in ds.data_vars.items() if v.dtype.kind == "O"})
+    corrected = judge_cells(ds["verdict_p_value"].values, ds["certificate_p_value"].values)
+    ds["verdict_holm"] = (AXES, np.where(ds["verdict"].values == "", "", corrected.astype(object)))
+    if ds.sizes["member"] == 1:  # a single network's curve is that of its run
+        ds = ds.drop_vars("member_coverage")
+    return ds.assign_coords(level=np.linspace(0, 1, LEVELS))
 
 
-def _add_tasks(
-    ds: xr.Dataset,
-    grid: Grid,
-    stacks: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]],
-    places: dict[tuple[Any, ...], tuple[str, int]],
-) -> None:
-    """What belongs to a task, and the pictures."""
-    tasks = {t: i for i, t in enumerate(ds["task"].values)}
-    methods, budgets = ({v: i for i, v in enumerate(ds[a].values)} for a in ("method", "budget"))
-    per_task = {n: np.full(len(tasks), np.nan) for n in ("expected_log_prob", "expected_log_prob_se", "prior_log_prob")}
-    chosen = {p: where for p, where in places.items() if "gallery_cell" in stacks[where[0]][1]}
-    pictures = [p for p, (s, i) in chosen.items() if i in stacks[s][1]["gallery_cell"]]
-    for place, (stack, _) in places.items():
-        for name, values in per_task.items():
-            values[tasks[place[0]]] = stacks[stack][0]["expected"][name]
-    for name, values in per_task.items():
-        ds[name] = ("task", values)
-    ds["pairs"] = ((), grid.rules("flow").pairs)
-    if not pictures:
-        return
-    density = np.full((len(tasks), len(methods), len(budgets), SIDE, SIDE), np.nan, np.float32)
-    exact: np.ndarray = np.full((len(tasks), SIDE, SIDE), np.nan, np.float32)
-    theta, low, high = (np.full((len(tasks), 2), np.nan) for _ in range(3))
-    x = np.full(len(tasks), "", dtype=object)
-    for place in pictures:
-        stack, i = places[place]
-        header, arrays = stacks[stack]
-        t = tasks[place[0]]
-        row = arrays["gallery_cell"].tolist().index(i)
-        density[t, methods[place[1]], budgets[place[2]]] = arrays["gallery_density"][row]
-        exact[t], theta[t] = arrays["gallery_exact"], arrays["gallery_theta"]
-        low[t], high[t] = header["box"]
-        x[t] = json.dumps(np.round(arrays["gallery_x"].astype(float), 6).tolist())
-    ds["gallery_density"] = (("task", "method", "budget", "grid_0", "grid_1"), density)
-    ds["gallery_exact"] = (("task", "grid_0", "grid_1"), exact)
-    for name, corner in (("gallery_theta", theta), ("gallery_low", low), ("gallery_high", high)):
-        ds[name] = (("task", "parameter"), corner)
-    ds["gallery_x"] = ("task", x)
+def _over_axes(ds: xr.Dataset, dim: str, places: Sequence[tuple[Any, ...]], axes: tuple[str, ...]) -> xr.Dataset:
+    """A dimension unstacked to several, of which each entry has its place."""
+    index = pd.MultiIndex.from_tuples(places, names=axes)
+    return ds.assign_coords(xr.Coordinates.from_pandas_multiindex(index, dim)).unstack(dim)
+
+
+def _per_task(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.DataArray]:
+    """What belongs to a task, from the last of its stacks that has it."""
+    found = {}
+    for name, dims in TASK_VARIABLES.items():
+        have = {place[0]: stacks[s][1][name] for place, (s, _) in placed.items() if name in stacks[s][1]}
+        if have:
+            values = xr.DataArray(np.stack(list(have.values())), {"task": list(have)}, ("task", *dims))
+            values = values.reindex(task=ds["task"].values)
+            found[name] = values.fillna("") if values.dtype.kind == "O" else values
+    return found
+
+
+def _pictures(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.DataArray]:
+    """The densities of run 0, over task, method and budget."""
+    rows = {stack: {p: i for i, p in enumerate(stacks[stack][1].get("picture", ()))} for stack, _ in placed.values()}
+    drawn = {p[:3]: stacks[s][1]["gallery_density"][rows[s][c]] for p, (s, c) in placed.items() if c in rows[s]}
+    if not drawn:
+        return {}
+    axes, values = AXES[:3], xr.Dataset({"density": (("picture", "grid_0", "grid_1"), np.stack(list(drawn.values())))})
+    values = _over_axes(values, "picture", list(drawn), axes).reindex({axis: ds[axis].values for axis in axes})
+    return {"gallery_density": values["density"].transpose(*axes, ...)}
+
+
+def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
+    """What figures and readers need to know of the tasks and methods, along their axes."""
+    rows = [method_facts(label, grid.protocol) for label in ds["method"].values]
+    found: dict[str, Any] = {f"method_{name}": ("method", [row[name] for row in rows]) for name in rows[0]}
+    return found | {"task_label": ("task", [task_label(label) for label in ds["task"].values])}
+
+
+def _ledger(stacks: Stacks) -> xr.Dataset:
+    """One row per stack: `ledger_…` over the dimension `ledger`, whose coordinate is the identity of the stack."""
+    rows = [
+        dict(header) | {"cells": len(arrays["cell"]), "members": header["trained"]}
+        for header, arrays in stacks.values()
+    ]
+    data = {}
+    for name, meaning in LEDGER.items():
+        values = np.array([row.get(name, np.nan) for row in rows])
+        values = values.astype(object) if values.dtype.kind == "U" else values
+        data[f"ledger_{name}"] = ("ledger", values, {"long_name": meaning})
+    return xr.Dataset(data, {"ledger": np.array(list(stacks), dtype=object)})
 
 
 def _ordered(first: list[str], others: Iterable[str]) -> list[str]:

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from equipoise.support.devices import cores
+
 from .cells import Cell, Stack, stacks_of
 from .clusters import check_cluster, connect
 from .costs import cost, device_kind
 from .engine import Compute, Execution, execute
-from .folder import Folder, Live
+from .folder import Folder, Heartbeat
 from .grids import Grid
 from .pipeline import compute_stack
 
@@ -42,7 +44,7 @@ class State:
     """
 
     cells: tuple[tuple[Cell, str], ...]
-    running: tuple[Live, ...]
+    running: tuple[Heartbeat, ...]
     failures: dict[str, str]
 
     def count(self, state: str) -> int:
@@ -64,7 +66,8 @@ def missing_stacks(grid: Grid, folder: Folder, device: str | None = "cpu") -> li
 
 
 def state_of(grid: Grid, folder: Folder) -> State:
-    """The state of every cell of a grid."""
+    """The state of every cell of a grid. Warns of files that count as missing."""
+    folder.warn_of_unusable_files()
     running = folder.running()
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -117,6 +120,7 @@ def run_grid(
     folder = Folder(path)
     threads = threads or _begun_with(folder) or default_threads(cluster)
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
+    folder.warn_of_unusable_files()
     left = missing_stacks(grid, folder, device)
     deadline = None if stop_after is None else time.time() + stop_after
     execution = Execution(device, threads, checkpoint, deadline=deadline, pace=pace, compile=compile)
@@ -130,10 +134,9 @@ def run_grid(
 
 def default_threads(cluster: str | None) -> int:
     """All cores up to a few where one stack is computed at a time, one where there are workers."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    cores = min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
-    return min(cores, MOST_THREADS) if cluster is None else 1
+    available = min(cores(), int(asked)) if asked.isdigit() and int(asked) > 0 else cores()
+    return min(available, MOST_THREADS) if cluster is None else 1
 
 
 def _command(arguments: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.priors import Prior
+from equipoise.support.errors import NoPriorMap
 from equipoise.support.randomness import isolated, undisturbed
 
 from .embeddings import Embedding
@@ -86,7 +87,7 @@ class SplineFlow(Network):
         if self.init_scheme not in INITS:
             raise ValueError(f"init is one of {', '.join(INITS)}, got {self.init_scheme!r}")
         if self.start != "random" and not self.prior.has_normal_map:
-            raise ValueError(
+            raise NoPriorMap(
                 f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has "
                 "none. Use eq.BoxUniform, eq.IndependentPrior or eq.GaussianPrior, or start='random'."
             )

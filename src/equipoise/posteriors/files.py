@@ -28,6 +28,7 @@ from equipoise.networks import network_from_spec
 from equipoise.priors import Prior, as_prior, prior_from_spec
 from equipoise.priors.prior import dtype_name
 from equipoise.support.devices import as_device
+from equipoise.support.errors import PriorMismatch
 from equipoise.version import __version__
 
 from .posterior import Posterior
@@ -178,9 +179,10 @@ def _agreed(given: Any, description: dict[str, Any]) -> Prior:
     prior, spec = as_prior(given), description["prior"]
     if spec["kind"] != "opaque":
         if not _same(prior.spec(), spec):
-            raise ValueError(
+            raise PriorMismatch(
                 f"the posterior was trained with {prior_from_spec(spec)}, and prior= gives {prior}. A posterior keeps "
-                "the prior it was trained with, and the file has it: leave prior= out. For another prior, train again"
+                "the prior it was trained with, and the file has it: leave prior= out. For another prior, train again",
+                prior_from_spec(spec),
             )
         return prior
     if prior.dim != spec["dim"]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointMismatch", "DamagedFile", "InvalidSimulationsWarning", "MissingPart", "warn"]
+__all__ = [
+    "CheckpointMismatch",
+    "DamagedFile",
+    "InvalidSimulationsWarning",
+    "MissingPart",
+    "NoPriorMap",
+    "PriorMismatch",
+    "warn",
+]
 
 import sys
 import warnings
@@ -28,6 +36,23 @@ class MissingPart(ValueError):
     def __init__(self, message: str, argument: str) -> None:
         super().__init__(message)
         self.argument = argument
+
+
+class PriorMismatch(ValueError):
+    """The prior given to `eq.load` is not the one that the posterior was trained with.
+
+    Arguments:
+        message: what to do.
+        stored: the prior that the file holds; None where it cannot hold it.
+    """
+
+    def __init__(self, message: str, stored: object = None) -> None:
+        super().__init__(message)
+        self.stored = stored
+
+
+class NoPriorMap(ValueError):
+    """A start at the prior needs a prior with a map to N(0, I), and this one has none."""
 
 
 class InvalidSimulationsWarning(UserWarning):

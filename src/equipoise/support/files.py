@@ -7,7 +7,7 @@ is an entry of it.
 
 from __future__ import annotations
 
-__all__ = ["Lock", "digest", "remove_leftovers", "write_text", "write_whole"]
+__all__ = ["Lock", "append_digest", "digest", "is_intact", "remove_leftovers", "write_text", "write_whole"]
 
 import contextlib
 import hashlib
@@ -22,6 +22,9 @@ try:
     import fcntl
 except ImportError:  # Windows has no flock: every lock is granted there
     fcntl = None  # type: ignore[assignment]
+
+#: Bytes of the digest that `append_digest` adds.
+DIGEST = 16
 
 
 @contextmanager
@@ -151,3 +154,30 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def append_digest(path: str | Path) -> None:
+    """Append the digest of a file to it, so that `is_intact` can tell whether it was altered or cut short since.
+
+    NetCDF, HDF5 and npy readers ignore the added bytes.
+    """
+    with open(path, "rb+") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST)).digest()
+        file.seek(0, os.SEEK_END)
+        file.write(found)
+
+
+def is_intact(path: str | Path) -> bool:
+    """Whether a file ends with the digest of what comes before; False for an empty, altered, cut or foreign file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "numbers"
+        ...     _ = path.write_text("1 2 3")
+        ...     before, _ = is_intact(path), append_digest(path)
+        ...     before, is_intact(path)
+        (False, True)
+    """
+    contents = Path(path).read_bytes()
+    return hashlib.blake2b(contents[:-DIGEST], digest_size=DIGEST).digest() == contents[-DIGEST:]

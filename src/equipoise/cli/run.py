@@ -30,9 +30,9 @@ from equipoise.experiments import (
     write_results,
 )
 from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
-from equipoise.experiments.entries import check_task, entries_of, nearest, select
+from equipoise.experiments.entries import check_task, entries_of, select
 from equipoise.experiments.grids import read_toml
-from equipoise.support.words import duration
+from equipoise.support.words import did_you_mean, duration
 
 from .terminal import Watch, plan_table, say, status_table, verdict_table
 
@@ -62,7 +62,7 @@ def choose_grid(
         known: where they are not, what is known of them from an earlier run, by label.
     """
     if protocol is not None and protocol not in ("default", "paper", "released"):
-        raise GridError(nearest(protocol, ("paper", "released"), "protocol"))
+        raise GridError(did_you_mean(protocol, ("paper", "released"), "protocol"))
     source = grid or (protocol if protocol in ("paper", "released") else "demo")
     values, name = read_toml(source)
     changes = changes | {"protocol": protocol}

@@ -1,21 +1,27 @@
-"""What surrounds every command: mistakes told in a line, inputs and outputs looked at before hours are spent."""
+"""The application: shared options, errors in one line, and outputs that are checked before hours are spent."""
 
 from __future__ import annotations
 
 __all__ = [
     "BEGINS_ANEW",
     "GOES_ON",
+    "AsJson",
+    "Device",
+    "Directory",
+    "Quiet",
+    "app",
     "check_device",
     "check_file",
     "check_folder",
-    "check_no_model",
+    "complete_methods",
+    "complete_protocols",
+    "complete_tasks",
     "errors",
-    "read_embedding",
-    "read_shape",
 ]
 
 import _thread
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -24,16 +30,48 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from torch import nn
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+app = typer.Typer(
+    name="equipoise",
+    help="Conservative simulation-based inference: train, judge, compare.\n\nStart with: equipoise run",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 #: What commands say when they are stopped.
 BEGINS_ANEW = "stopped; nothing was kept, and the same command begins anew"
 GOES_ON = "stopped; what is finished is kept, and the same command goes on from there"
+
+
+def _declared(pattern: str, files: str) -> list[str]:
+    """Names in the package's source: shell completion cannot wait for torch to be imported."""
+    package = Path(__file__).parents[1]
+    return [name for file in sorted(package.glob(files)) for name in re.findall(pattern, file.read_text("utf-8"), re.M)]
+
+
+def complete_tasks(incomplete: str) -> list[str]:
+    """The tasks whose names begin so."""
+    return [n for n in _declared(r'^    name(?:: \S+)? = "(\w+)"', "tasks/*.py") if n.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """The methods whose names begin so."""
+    return [n for n in _declared(r'^ +Method\("(\w+)"', "methods.py") if n.startswith(incomplete)]
+
+
+def complete_protocols(incomplete: str) -> list[str]:
+    """The protocols of the paper whose names begin so."""
+    return [n for n in ("paper", "released") if n.startswith(incomplete)]
 
 
 @contextmanager
@@ -65,7 +103,7 @@ def _stops_are_kept() -> Iterator[None]:
 
 @contextmanager
 def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
-    """Errors that a user can mend are told in a line; Ctrl-C, or a batch system's end of time, stops cleanly.
+    """Errors that a user can fix are printed in one line; Ctrl-C, or a batch system's end of time, stops cleanly.
 
     So are warnings: Python would show them with a line of source, which here is one of typer's.
 
@@ -128,67 +166,12 @@ def check_file(path: Path) -> None:
         raise ValueError(f"--out {path}: no file can be written there ({error.strerror})") from error
 
 
-def check_no_model(path: Path) -> None:
-    """Raise where a folder holds a saved posterior."""
-    from equipoise.posteriors.files import holds_model  # here, since it needs torch
-
-    if holds_model(path):
-        raise ValueError(f"--out {path} holds a model already; give another folder, or --force to replace it")
-
-
 def check_device(device: str | None) -> None:
     """Raise unless `--device` names a device that is there, or none."""
     from equipoise.support.devices import unusable  # here, since it needs torch
 
     if device is not None and (why := unusable(device)):
         raise ValueError(f"--device {device} {why}, or leave it out for a GPU where there is one")
-
-
-def read_shape(text: str | None) -> tuple[int, ...] | None:
-    """The shape that `--x-shape` means.
-
-    Example:
-        >>> read_shape("150,2"), read_shape("1 x 24 x 24"), read_shape(None)
-        ((150, 2), (1, 24, 24), None)
-    """
-    if text is None:
-        return None
-    try:
-        shape = tuple(int(part) for part in text.strip(" ()[],").replace("x", ",").split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise ValueError(f"--x-shape is the shape of one x, such as 150,2 or 1,24,24, got {text!r}")
-    return shape
-
-
-def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
-    """The embedding that `--embedding` names: `FILE.py:NAME` or `MODULE:NAME`.
-
-    Arguments:
-        text: where it is. The name is that of an `nn.Module`, of a class of them without arguments, or of a function
-            without arguments that returns one.
-        seed: of the weights that it is made with.
-    """
-    if text is None:
-        return None
-    from torch import nn
-
-    from equipoise.support.imports import named_object
-    from equipoise.support.randomness import isolated
-
-    found, name = named_object(text, "--embedding"), text.rpartition(":")[2]
-    if callable(found) and not isinstance(found, nn.Module):
-        try:
-            with isolated(seed):
-                found = found()
-        except Exception as error:
-            raise ValueError(
-                f"--embedding {text}: {name}() failed ({type(error).__name__}: {error}); it is called without arguments"
-            ) from error
-    if not isinstance(found, nn.Module):
-        raise ValueError(f"--embedding {text}: {name} gives {type(found).__name__}, not an nn.Module")
-    return found
 
 
 def _try_to_write(path: Path) -> None:

@@ -1,17 +1,16 @@
-"""What commands for data of your own read: models, priors, pairs and observations, each from a file or by its name."""
+"""What commands for your own data read: models, priors, embeddings, pairs and observations, from files or by name."""
 
 from __future__ import annotations
 
-__all__ = ["load_model", "read_observation", "read_pairs", "read_prior"]
+__all__ = ["load_model", "read_embedding", "read_observation", "read_pairs", "read_prior", "read_shape"]
 
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .shell import read_embedding
-
 if TYPE_CHECKING:
     import numpy as np
+    from torch import nn
 
     from equipoise.posteriors import Posterior
     from equipoise.priors import Prior
@@ -21,19 +20,20 @@ if TYPE_CHECKING:
 def load_model(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
     """A saved posterior, with whatever of it is not stored."""
     from equipoise.posteriors import load
+    from equipoise.support.errors import MissingPart, PriorMismatch
 
     own, given = read_embedding(embedding), None if prior is None else read_prior(prior)
     try:
         return load(model, prior=given, embedding=own, device=device)
-    except ValueError as error:
-        if own is None and "embedding=" in str(error):
-            raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
-        if given is None and "prior=" in str(error):
-            raise ValueError(f"{error}; in the shell, --prior SPEC") from error
-        if "leave prior= out" in str(error):
-            stored = load(model, embedding=own, device=device).prior
-            raise ValueError(f"{model} stores its prior, {stored!r}, and --prior is another: leave it out") from error
-        raise
+    except MissingPart as error:
+        options = {"embedding": "--embedding FILE.py:NAME", "prior": "--prior SPEC"}
+        if error.argument not in options:
+            raise
+        raise ValueError(f"{error}; in the shell, {options[error.argument]}") from error
+    except PriorMismatch as error:
+        if error.stored is None:
+            raise
+        raise ValueError(f"{model} stores its prior, {error.stored!r}, and --prior is another: leave it out") from error
 
 
 def read_prior(text: str) -> Prior:
@@ -125,3 +125,50 @@ def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.
             f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}{hint}"
         )
     return x.reshape(shape)
+
+
+def read_shape(text: str | None) -> tuple[int, ...] | None:
+    """The shape that `--x-shape` means.
+
+    Example:
+        >>> read_shape("150,2"), read_shape("1 x 24 x 24"), read_shape(None)
+        ((150, 2), (1, 24, 24), None)
+    """
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.strip(" ()[],").replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ValueError(f"--x-shape is the shape of one x, such as 150,2 or 1,24,24, got {text!r}")
+    return shape
+
+
+def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
+    """The embedding that `--embedding` names: `FILE.py:NAME` or `MODULE:NAME`.
+
+    Arguments:
+        text: where it is. The name is that of an `nn.Module`, of a class of them without arguments, or of a function
+            without arguments that returns one.
+        seed: of the weights that it is made with.
+    """
+    if text is None:
+        return None
+    from torch import nn
+
+    from equipoise.support.imports import named_object
+    from equipoise.support.randomness import isolated
+
+    found, name = named_object(text, "--embedding"), text.rpartition(":")[2]
+    if callable(found) and not isinstance(found, nn.Module):
+        try:
+            with isolated(seed):
+                found = found()
+        except Exception as error:
+            raise ValueError(
+                f"--embedding {text}: {name}() failed ({type(error).__name__}: {error}); it is called without arguments"
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise ValueError(f"--embedding {text}: {name} gives {type(found).__name__}, not an nn.Module")
+    return found

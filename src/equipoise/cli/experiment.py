@@ -5,14 +5,29 @@ from __future__ import annotations
 __all__ = ["figures", "merge", "report", "run", "status"]
 
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .options import METHOD_NAMES, TASK_NAMES, AsJson, Device, Directory, Quiet, app, name_completion
-from .shell import GOES_ON, check_device, check_folder, errors
+from .app import (
+    GOES_ON,
+    AsJson,
+    Device,
+    Directory,
+    Quiet,
+    app,
+    check_device,
+    check_folder,
+    complete_methods,
+    complete_protocols,
+    complete_tasks,
+    errors,
+)
 
 
 @app.command(epilog="Examples:  equipoise run  |  equipoise run --task two_moons --method bnpe --budget 4096 --runs 3")
@@ -24,7 +39,7 @@ def run(
             "-t",
             metavar="T",
             help="A task, or FILE.py:NAME; may be repeated.",
-            autocompletion=name_completion(TASK_NAMES),
+            autocompletion=complete_tasks,
         ),
     ] = None,
     method: Annotated[
@@ -34,14 +49,14 @@ def run(
             "-m",
             metavar="M",
             help="A method; may be repeated. Options in brackets: 'bnpe[balance=kl,strength=10]'.",
-            autocompletion=name_completion(METHOD_NAMES),
+            autocompletion=complete_methods,
         ),
     ] = None,
     budget: Annotated[
         list[int] | None, typer.Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
     ] = None,
     runs: Annotated[int | None, typer.Option(help="Repetitions, each with its own simulations.")] = None,
-    members: Annotated[int | None, typer.Option(help="Networks a run; its posterior is their mixture.")] = None,
+    members: Annotated[int | None, typer.Option(help="Networks per run; its posterior is their mixture.")] = None,
     grid: Annotated[
         str | None,
         typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
@@ -51,7 +66,7 @@ def run(
         typer.Option(
             metavar="paper|released",
             help="How to train and judge.",
-            autocompletion=name_completion(("paper", "released")),
+            autocompletion=complete_protocols,
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,
@@ -96,7 +111,7 @@ def run(
     with errors(lambda: GOES_ON):
         from equipoise.experiments import Folder, check_cluster
 
-        from .launch import choose_grid, compute, conclude, show_plan
+        from .run import choose_grid, compute, conclude, show_plan
 
         changes: dict[str, Any] = {
             "tasks": task or None,
@@ -146,7 +161,7 @@ def status(
     with errors():
         from equipoise.experiments import Folder
 
-        from .launch import show_status
+        from .run import show_status
 
         state = show_status(Folder(directory), as_csv, as_json)
     raise typer.Exit(0 if state.complete else 1)
@@ -164,8 +179,6 @@ def merge(
 ) -> None:
     """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
     with errors():
-        import tempfile
-
         from equipoise.experiments import load_grid, state_of, write_results
         from equipoise.experiments import merge as merge_folders
 
@@ -189,11 +202,11 @@ def report(
 ) -> None:
     """Write the report again from the results: one HTML file that needs no network."""
     with errors():
-        _gather(directory)
         from equipoise.report import write_report
 
         target = out or _beside(directory) / "report.html"
-        write_report(directory, target)
+        with _up_to_date(directory, out) as results:
+            write_report(results, target)
         print(target)
 
 
@@ -206,20 +219,27 @@ def figures(
 ) -> None:
     """Draw the figures again from the results, as PNG and PDF."""
     with errors():
-        _gather(directory)
         from equipoise.report import write_figures
 
         target = out or _beside(directory) / "figures"
-        write_figures(directory, target)
+        with _up_to_date(directory, out) as results:
+            write_figures(results, target)
         print(target)
 
 
-def _gather(path: Path) -> None:
-    """Bring `results.nc` of an experiment's directory up to date with its stacks; a results file needs no torch."""
-    if path.is_dir() and (path / "grid.json").exists():
-        from equipoise.experiments import Folder, write_results
+@contextmanager
+def _up_to_date(path: Path, out: Path | None) -> Iterator[Path]:
+    """The results of an experiment's directory, from its stacks; a results file needs no torch, and stays as it is.
 
-        write_results(Folder(path))
+    Where the output goes elsewhere the directory is only read.
+    """
+    if not (path.is_dir() and (path / "grid.json").exists()):
+        yield path
+        return
+    from equipoise.experiments import Folder, write_results
+
+    with tempfile.TemporaryDirectory() as temporary:
+        yield write_results(Folder(path), file=None if out is None else Path(temporary) / "results.nc")
 
 
 def _beside(path: Path) -> Path:

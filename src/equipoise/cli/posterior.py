@@ -1,4 +1,4 @@
-"""Commands for data of your own: `fit`, `diagnose` and `sample`."""
+"""Commands for your own data: `fit`, `diagnose` and `sample`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,42 @@ from typing import Annotated
 
 import typer
 
-from equipoise.support.errors import CheckpointMismatch, DamagedFile
+from equipoise.support.files import write_whole
+from equipoise.support.words import duration
 
-from .options import (
-    METHOD_NAMES,
+from .app import (
+    BEGINS_ANEW,
     AsJson,
     Device,
-    OwnEmbedding,
     Quiet,
-    StoredPrior,
-    ThetaKey,
-    XFile,
-    XKey,
-    XShape,
     app,
-    name_completion,
-)
-from .reading import load_model, read_observation, read_pairs, read_prior
-from .shell import (
-    BEGINS_ANEW,
     check_device,
     check_file,
     check_folder,
-    check_no_model,
+    complete_methods,
     errors,
-    read_embedding,
-    read_shape,
 )
+from .user_data import load_model, read_embedding, read_observation, read_pairs, read_prior, read_shape
+
+XFile = Annotated[Path | None, typer.Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
+ThetaKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The key of theta in a file, or columns of a table: 'mass,age'.")
+]
+XKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The key of x in a file, or columns of a table: 'flux_*'.")
+]
+XShape = Annotated[
+    str | None, typer.Option(metavar="T,C", help="The shape of one x, where a file has it flat: tables do.")
+]
+OwnEmbedding = Annotated[
+    str | None,
+    typer.Option(
+        "--embedding", metavar="FILE.py:NAME", help="An nn.Module of your own, its class, or a function that makes it."
+    ),
+]
+StoredPrior = Annotated[
+    str | None, typer.Option("--prior", metavar="SPEC", help="The prior, where MODEL does not hold it; as for `fit`.")
+]
 
 
 @app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
@@ -56,7 +65,7 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The directory to save the posterior in.")],
-    method: Annotated[str, typer.Option("--method", "-m", autocompletion=name_completion(METHOD_NAMES))] = "bnpe_init",
+    method: Annotated[str, typer.Option("--method", "-m", autocompletion=complete_methods)] = "bnpe_init",
     x: XFile = None,
     theta_key: ThetaKey = None,
     x_key: XKey = None,
@@ -81,9 +90,12 @@ def fit(
     kept = out / "checkpoint"
     with errors(lambda: _kept(kept)):
         check_folder(out)
-        if not force:
-            check_no_model(out)
+        from equipoise.posteriors.files import holds_model
+
+        if not force and holds_model(out):
+            raise ValueError(f"--out {out} holds a model already; give another folder, or --force to replace it")
         check_device(device)
+        from equipoise.support.errors import CheckpointMismatch, DamagedFile, NoPriorMap
         from equipoise.training import fit as train
 
         the_prior = read_prior(prior)
@@ -107,6 +119,8 @@ def fit(
         )
         try:
             posterior = training()
+        except NoPriorMap as error:
+            raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
         except (CheckpointMismatch, DamagedFile) as error:
             if not force:
                 raise ValueError(
@@ -190,17 +204,17 @@ def diagnose(
         elif not quiet:
             print(summary(ds))
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            ds.to_netcdf(out, engine="h5netcdf")
+            with write_whole(out) as temporary:
+                ds.to_netcdf(temporary, engine="h5netcdf")
         if figure is not None:
             from matplotlib.figure import Figure
 
             from equipoise.plots import coverage
 
-            figure.parent.mkdir(parents=True, exist_ok=True)
             page = Figure(figsize=(4.6, 4.4))
             coverage(ds, ax=page.subplots())
-            page.savefig(figure, dpi=300, bbox_inches="tight")
+            with write_whole(figure) as temporary:
+                page.savefig(temporary, dpi=300, bbox_inches="tight")
     raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
 
 
@@ -255,7 +269,5 @@ def _kept(checkpoint: Path) -> str:
     written = [file.stat().st_mtime for file in checkpoint.glob("*.safetensors")]
     if not written:
         return BEGINS_ANEW
-    from equipoise.support.words import duration
-
     ago = duration(max(0.0, time.time() - max(written)))
     return f"stopped; {checkpoint} keeps the training as it was {ago} ago, and the same command goes on from there"

@@ -1,0 +1,120 @@
+"""Damaged files: named, counted as missing, computed again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments_tiny import TINY, assert_same_cells
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.experiments import Folder, collect, load_grid, merge, read_results, run_grid, state_of
+from equipoise.support.errors import DamagedFile
+
+
+def flipped(contents: bytes, place: float) -> bytes:
+    at = int(place * (len(contents) - 1))
+    return contents[:at] + bytes([contents[at] ^ 1]) + contents[at + 1 :]
+
+
+DAMAGE = {
+    "empty": lambda contents: b"",
+    "short": lambda contents: contents[:10],
+    "cut": lambda contents: contents[: len(contents) // 2],
+    "longer": lambda contents: contents + b"\0",
+    "foreign": lambda contents: b"PK\x03\x04" + bytes(500),
+    **{f"a bit at {p}": lambda contents, p=p: flipped(contents, p) for p in (0.0, 0.03, 0.3, 0.7, 1.0)},
+}
+
+
+@pytest.fixture
+def stored(undisturbed, tmp_path) -> Folder:
+    """A finished experiment that the test may spoil."""
+    shutil.copytree(undisturbed, tmp_path / "out")
+    return Folder(tmp_path / "out")
+
+
+def spoil(file: Path, kind: str) -> None:
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_stack_counts_as_missing(kind, stored):
+    identity = stored.stacks()[3]
+    spoil(stored.stack_file(identity), kind)
+    assert identity not in stored.stacks() and not stored.has(identity)
+    with pytest.warns(UserWarning, match=f"{identity}.nc"):
+        state = state_of(load_grid(TINY), stored)
+    assert (state.count("done"), state.count("missing")) == (7, 1)
+    with pytest.warns(UserWarning, match=f"{identity}.nc"):
+        ds = collect(stored)
+    assert ds.attrs["cells_done"] == 7 and int(np.isnan(ds["coverage_auc"]).sum()) == 1
+    with pytest.warns(UserWarning, match=f"{identity}.nc"):
+        out = merge([stored.path], stored.path.parent / "merged")
+    assert len(out.stacks()) == 7
+
+
+def test_a_damaged_stack_is_computed_again(stored, undisturbed):
+    identity = stored.stacks()[0]
+    spoil(stored.stack_file(identity), "cut")
+    with pytest.warns(UserWarning, match=f"{identity}.nc"):
+        state = run_grid(load_grid(TINY), stored.path, threads=1, device="cpu")
+    assert state.complete
+    assert_same_cells(undisturbed, stored.path)
+
+
+def test_commands_name_a_damaged_stack_and_go_on(stored, tmp_path):
+    identity = stored.stacks()[0]
+    spoil(stored.stack_file(identity), "cut")
+    for arguments in (["status", "{out}"], ["report", "{out}"], ["merge", "{out}", "--out", "{out}-merged.nc"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # here warnings are errors
+            result = CliRunner().invoke(app, [a.format(out=stored.path) for a in arguments])
+        assert result.exit_code == (1 if arguments[0] == "status" else 0), result.output
+        assert f"{identity}.nc" in result.output
+
+
+def test_damaged_exact_log_posteriors_are_computed_again(stored, undisturbed):
+    for folder in ("stacks", "results.nc"):
+        path = stored.path / folder
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (file,) = (stored.path / "exact").iterdir()
+    whole = file.read_bytes()
+    spoil(file, "a bit at 0.7")
+    assert run_grid(load_grid(TINY), stored.path, threads=1, device="cpu").complete
+    assert file.read_bytes() == whole and file.name in collect(stored).attrs["notes"]
+    assert_same_cells(undisturbed, stored.path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"format": 1}', '{"format": 1, "grid": 3}'])
+def test_a_damaged_grid_is_named(text, stored):
+    (stored.path / "grid.json").write_text(text)
+    with pytest.raises(DamagedFile, match=r"grid\.json"):
+        stored.read_grid()
+    for command in ("status", "report", "figures"):
+        result = CliRunner().invoke(app, [command, str(stored.path)])
+        assert result.exit_code == 2 and "grid.json" in result.output
+
+
+def test_damaged_results_are_named(stored):
+    (stored.path / "results.nc").write_bytes(b"nothing")
+    with pytest.raises(DamagedFile, match=r"results\.nc"):
+        read_results(stored.path)
+
+
+def test_stacks_of_an_earlier_version_are_named(stored):
+    stored.stack_file(stored.stacks()[0]).rename(stored.path / "stacks" / "0123.npz")
+    with pytest.warns(UserWarning, match="npz"):
+        assert state_of(load_grid(TINY), stored).count("missing") == 1
+
+
+def test_a_grid_of_a_newer_version_is_refused(stored):
+    about = json.loads((stored.path / "grid.json").read_text()) | {"format": 99}
+    (stored.path / "grid.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="newer"):
+        stored.read_grid()
