@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from equipoise.diagnostics.measure import RECIPES
+from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.methods import METHODS, Method, resolve
 from equipoise.networks import INITS
 from equipoise.tasks import TASKS

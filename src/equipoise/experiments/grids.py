@@ -29,7 +29,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from equipoise.diagnostics.measure import RECIPES
+from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.losses import Objective, pairs_needed
 from equipoise.methods import Method
 from equipoise.priors import BoxUniform

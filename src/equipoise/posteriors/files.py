@@ -30,9 +30,9 @@ from equipoise.priors.base import dtype_name
 from equipoise.support.devices import as_device
 from equipoise.version import __version__
 
+from .evaluation import some_weights
 from .posterior import Posterior
-from .ratios import some_weights
-from .tempered import prior_points
+from .weighted import prior_points
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -13,7 +13,7 @@ from torch import Size, Tensor
 from equipoise.networks import Network, Stack
 from equipoise.support.arrays import TOO_LARGE, plain
 
-from .ratios import some_weights
+from .evaluation import some_weights
 
 
 def counts(sample_shape: Any) -> Size:
