@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 def load_model(model: Path, embedding: str | None, prior: str | None, device: str | None) -> Posterior:
     """A saved posterior, with whatever of it is not stored."""
     from equipoise.posteriors import load
+    from equipoise.support.errors import MissingPart, PriorMismatch
 
     own, given = read_embedding(embedding), None if prior is None else read_prior(prior)
     try:
         return load(model, prior=given, embedding=own, device=device)
-    except ValueError as error:
-        if own is None and "embedding=" in str(error):
-            raise ValueError(f"{error}; in the shell, --embedding FILE.py:NAME") from error
-        if given is None and "prior=" in str(error):
-            raise ValueError(f"{error}; in the shell, --prior SPEC") from error
-        if "leave prior= out" in str(error):
-            stored = load(model, embedding=own, device=device).prior
-            raise ValueError(f"{model} stores its prior, {stored!r}, and --prior is another: leave it out") from error
-        raise
+    except MissingPart as error:
+        options = {"embedding": "--embedding FILE.py:NAME", "prior": "--prior SPEC"}
+        if error.argument not in options:
+            raise
+        raise ValueError(f"{error}; in the shell, {options[error.argument]}") from error
+    except PriorMismatch as error:
+        if error.stored is None:
+            raise
+        raise ValueError(f"{model} stores its prior, {error.stored!r}, and --prior is another: leave it out") from error
 
 
 def read_prior(text: str) -> Prior:

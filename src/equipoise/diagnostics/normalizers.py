@@ -36,8 +36,8 @@ from .surrogates import Surrogate
 SHARE = 0.125
 #: Up to this many parameters nothing is refined.
 CELLS_DIM = 2
-#: Equally weighted points of each member behind an entropy.
-ENTROPY_POINTS = 1024
+#: Equally weighted points of each member at which it is compared with the mixture.
+COMPARED = 512
 #: How much less memory a point takes than an evaluation is taken to need.
 POINTS_PER_EVALUATION = 32
 
@@ -98,15 +98,20 @@ def _with_mixture(which: Tensor) -> Tensor:
 
 
 def _entropies(s: Surrogate, x: Any, found: WeightedPoints, limit: int) -> Tensor:
-    """Of members, each over its own points, and of their mixture, over those of all; with shape `(K, B)`."""
-    members, dim = len(found.theta), found.theta.shape[-1]
-    picks = systematic(found.log_w.double().softmax(1), 0.5, ENTROPY_POINTS)
-    theta = found.theta.gather(1, picks.unsqueeze(-1).expand(-1, -1, -1, dim)).flatten(0, 1)
-    log_q = s.in_pieces(limit)(theta.unsqueeze(0), x) - found.log_z.unsqueeze(1)
-    log_prior = s.log_prior(theta)
-    own = torch.stack([part[m] for m, part in enumerate(log_q.split(ENTROPY_POINTS, 1))])
-    entropy = -(own + log_prior.unflatten(0, (members, -1))).mean(1)
+    """Of members, each over its own points, and of their mixture; with shape `(K, B)`.
+
+    That of the mixture is the mean of the members' and of log q - log q_mix over the points of each, of which
+    `COMPARED` are enough: where members agree the difference is 0.
+    """
+    log_ratio, members, dim = s.in_pieces(limit), len(found.theta), found.theta.shape[-1]
+    share = found.log_w.softmax(1)
+    log_q = log_ratio(found.theta, x) - found.log_z.unsqueeze(1) + s.log_prior(found.theta)
+    entropy = -torch.where(share > 0, share * log_q, 0.0).sum(1)
     if members == 1:
         return entropy
-    mixture = log_q.logsumexp(0) - math.log(members) + log_prior
-    return torch.cat([entropy, -mixture.mean(0, keepdim=True)])
+    picks = systematic(share.double(), 0.5, COMPARED)
+    theta = found.theta.gather(1, picks.unsqueeze(-1).expand(-1, -1, -1, dim))
+    ratios = (log_ratio(theta.flatten(0, 1).unsqueeze(0), x) - found.log_z.unsqueeze(1)).unflatten(1, (members, -1))
+    own = torch.stack([ratios[m, m] for m in range(members)])
+    gap = own - (ratios.logsumexp(0) - math.log(members))
+    return torch.cat([entropy, (entropy + gap.mean(1)).mean(0, keepdim=True)])

@@ -5,9 +5,9 @@ In coordinates in which the prior is known exactly, the weight of a point z draw
 
 **A Gaussian** in z, with z ~ N(0, I) under the prior where the prior has that map and z = θ otherwise:
 
-.. math:: g(z) = 0.7\, N(z; μ, Σ) + 0.15\, N(z; μ, 4Σ) + 0.15\, p(z).
+.. math:: g(z) = 0.8\, N(z; μ, Σ) + 0.1\, N(z; μ, 4Σ) + 0.1\, p(z).
 
-The second part is for tails, the third for mass that has been missed: no weight exceeds \(e^h / 0.15\). μ and Σ
+The second part is for tails, the third for mass that has been missed: no weight exceeds \(10 e^h\). μ and Σ
 are the moments of weighted points, Σ widened by a quarter: a proposal too wide costs points, one too narrow costs
 trust. In every round weights are tempered, \(w^β\), with the largest β of 1, ½, ¼, … that leaves a given effective
 number of points: a narrow peak is approached from afar, and its twin is not forgotten because the first point happened
@@ -51,16 +51,16 @@ from equipoise.priors import Prior
 from .particles import Density, density_of
 from .weighted import LogRatio, WeightedPoints, effective_size, prior_points, tempered_weights
 
-#: Quasi-random prior draws at the start of `adapted`; points of each round in which it learns, how many rounds there
-#: are at most, and points of the last.
-POINTS, LEARN, ROUNDS, FINAL = 1 << 13, 1 << 10, 20, 1 << 12
+#: Quasi-random prior draws at the start of `adapted`; points of each round in which it learns, for each parameter and
+#: at least; how many rounds there are at most; and points of the last.
+POINTS, LEARN_EACH, LEARN, ROUNDS, FINAL = 1 << 13, 128, 1 << 9, 20, 1 << 12
 #: Points of each round of `around`; rounds after the first are for what it has not resolved.
 AROUND = (1 << 12, 1 << 14, 1 << 14)
 #: The effective number of points, for each parameter, that tempering preserves; and at least this many.
 TARGET_EACH, TARGET = 16.0, 64.0
 #: Shares of the Gaussian, of the wider one and of the prior; how many times wider the second is; and by how much the
 #: covariance of the points is widened.
-NARROW, WIDE, BROAD = 0.7, 0.15, 0.15
+NARROW, WIDE, BROAD = 0.8, 0.1, 0.1
 WIDER, WIDENED = 2.0, 1.25
 #: For cells: the effective number of points that tempering preserves, what a round leaves of the proposal before it,
 #: the share of the prior in the first proposal, and how many points, of weight 1, stand in where there are none nearby.
@@ -182,7 +182,7 @@ def adapted(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor, enough: flo
     best = GaussianProposal.fit(z, tempered_weights(log_w, target))
     proposal = best
     for _ in range(ROUNDS):
-        z, log_w = proposal.weighted(density, *_quasi_random(prior, LEARN, like))
+        z, log_w = proposal.weighted(density, *_quasi_random(prior, max(LEARN, LEARN_EACH * prior.dim), like))
         size = effective_size(log_w)
         proposal = GaussianProposal.fit(z, tempered_weights(log_w, target))
         # A column that is resolved keeps the first proposal that did so, whatever the others need.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointMismatch", "DamagedFile", "InvalidSimulationsWarning", "MissingPart", "warn"]
+__all__ = ["CheckpointMismatch", "DamagedFile", "InvalidSimulationsWarning", "MissingPart", "PriorMismatch", "warn"]
 
 import sys
 import warnings
@@ -28,6 +28,19 @@ class MissingPart(ValueError):
     def __init__(self, message: str, argument: str) -> None:
         super().__init__(message)
         self.argument = argument
+
+
+class PriorMismatch(ValueError):
+    """The prior given to `eq.load` is not the one that the posterior was trained with.
+
+    Arguments:
+        message: what to do.
+        stored: the prior that the file holds; None where it cannot hold it.
+    """
+
+    def __init__(self, message: str, stored: object = None) -> None:
+        super().__init__(message)
+        self.stored = stored
 
 
 class InvalidSimulationsWarning(UserWarning):
