@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 FORMAT = 2
 #: Names of the two files; the second as it is now, and as it was in format 1.
 MODEL, WEIGHTS = "model.json", re.compile(r"weights-[0-9a-f]{32}\.safetensors|model\.safetensors")
+#: Seconds to wait for another process that saves to the same directory.
+WAIT = 60
 #: At so many θ the density of a prior that cannot be described is stored, to compare it when it is given again.
 POINTS = 8
 #: Numbers of two descriptions, and densities of two priors, may differ by rounding to single precision.
@@ -90,8 +92,10 @@ def save(posterior: Posterior, path: str | Path) -> None:
     # As it will be read: with tuples as lists, and NumPy's numbers as Python's.
     description = json.loads(json.dumps(description, default=_plain))
     text = json.dumps({**description, "digest": _digest(description)}, indent=1, ensure_ascii=False)
-    lock = Lock(folder / "model.lock")
-    while not lock.acquire():  # another process saves here: it takes a moment
+    lock, until = Lock(folder / "model.lock"), time.monotonic() + WAIT
+    while not lock.acquire():
+        if time.monotonic() > until:
+            raise TimeoutError(f"another process has been saving to {folder} for {WAIT} s; give another directory")
         time.sleep(0.05)
     try:
         with write_whole(weights) as temporary:
