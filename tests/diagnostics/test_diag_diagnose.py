@@ -12,7 +12,8 @@ from diagnostics_fakes import TAU, GaussianPosterior, coverage, exact_log_prob, 
 from scipy import stats
 from torch import Tensor
 
-from equipoise.diagnostics import bands, diagnose, input_checks, local_coverage, summary
+from equipoise.diagnostics import VARIABLES, bands, diagnose, input_checks, local_coverage, summary
+from equipoise.diagnostics.dataset import Variable
 from equipoise.diagnostics.input_checks import warn_if_unlike_training
 from equipoise.diagnostics.scores import information_kept, signed_balance
 from equipoise.diagnostics.surrogates import EquipoiseSurrogate
@@ -431,3 +432,26 @@ def test_bands_of_the_dataset_are_those_of_the_functions(result: xr.Dataset):
     low, high = bands.simultaneous_band(result.coverage.values, 3000)
     np.testing.assert_array_equal(result.coverage_lower, low)
     np.testing.assert_array_equal(result.coverage_upper, high)
+
+
+# --- the table of variables -------------------------------------------------------------------------------------------
+
+
+def test_the_dataset_is_its_table_of_variables():
+    theta, x = pairs(60, 2, seed=0)
+    ds = diagnose(GaussianPosterior([1.0, 1.5], 2), theta, x, samples=20)
+    assert [v.name for v in VARIABLES] == list(ds.data_vars)
+    for v in VARIABLES:
+        assert ds[v.name].dims == v.dims and ds[v.name].attrs["long_name"] == v.meaning
+        if v.kept == "curve":
+            assert v.dims == ("member", "level")
+        elif v.kept is not None:
+            assert v.dims == ("member",) and ds[v.name].dtype.kind in "fi"
+
+
+def test_a_new_diagnostic_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch):
+    theta, x = pairs(60, 2, seed=0)
+    worst = Variable("worst_log_prob", ("member",), "smallest log posterior", lambda f: f.log_prob.min(-1), "cell")
+    monkeypatch.setattr("equipoise.diagnostics.dataset.VARIABLES", (*VARIABLES, worst))
+    ds = diagnose(GaussianPosterior([1.0], 2), theta, x, samples=20)
+    np.testing.assert_array_equal(ds.worst_log_prob, ds.log_prob.min("pair"))

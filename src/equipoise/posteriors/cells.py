@@ -151,7 +151,8 @@ def make_cells(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor) -> Cells
     u = patches.corner.unsqueeze(2) + offsets.view(1, 1, -1, 1, dim) * patches.width[:, :, None, :, None]
     width = (patches.width / FINE[dim]).unsqueeze(2).expand(found.log_ratio.shape)
     error = (found.log_mass.logsumexp(2).softmax(1) * found.error).sum(1)
-    return Cells(*(part.flatten(1, 2) for part in (u, width, found.log_ratio, found.log_mass)), error)
+    centres, sides, heights, masses = (p.flatten(1, 2) for p in (u, width, found.log_ratio, found.log_mass))
+    return Cells(centres, sides, heights, masses, error)
 
 
 class Rule(NamedTuple):

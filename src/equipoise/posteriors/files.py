@@ -300,18 +300,18 @@ def _prior(given: Any, description: dict[str, Any]) -> Prior:
             f"the posterior was trained with {spec['repr']}, of {spec['dim']} parameter(s), and prior= gives {prior}, "
             f"of {prior.dim}; bring the prior it was trained with"
         )
-    stored = description.get("prior_densities")  # older files have none
-    if stored is not None:
-        theta = torch.tensor(stored["theta"], dtype=getattr(torch, stored["dtype"]), device=prior.device)
+    known = description.get("prior_densities")  # older files have none
+    if known is not None:
+        theta = torch.tensor(known["theta"], dtype=getattr(torch, known["dtype"]), device=prior.device)
         with torch.no_grad():
             found = prior.log_prob(theta).double().cpu()
-        then = torch.tensor(stored["log_prob"], dtype=torch.float64)
+        then = torch.tensor(known["log_prob"], dtype=torch.float64)
         other = ~torch.isclose(found, then, rtol=SAME_DENSITY, atol=SAME_DENSITY, equal_nan=True)
         if bool(other.any()):
             row = int(other.nonzero()[0])
             raise PriorMismatch(
                 f"the posterior was trained with {spec['repr']}, and prior= gives {prior}, which is another: at θ = "
-                f"{stored['theta'][row]} the logarithm of its density is {float(found[row]):.6g}, and was "
+                f"{known['theta'][row]} the logarithm of its density is {float(found[row]):.6g}, and was "
                 f"{float(then[row]):.6g} when the posterior was saved. Bring the prior it was trained with"
             )
     return prior
