@@ -51,10 +51,10 @@ from equipoise.priors import Prior
 from .particles import Density, density_of
 from .weighted import LogRatio, WeightedPoints, effective_size, prior_points, tempered_weights
 
-#: Quasi-random prior draws at the start of `adapted`; points of each round in which it learns, for each parameter and
-#: at least; how many rounds there are at most; and points of the last.
-POINTS, LEARN_EACH, LEARN, ROUNDS, FINAL = 1 << 13, 128, 1 << 9, 20, 1 << 12
-#: Points of each round of `around`; rounds after the first are for what it has not resolved.
+#: Quasi-random prior draws of `adapted`, and those that it learns from; points of each round in which it learns; and
+#: how many rounds there are at most.
+POINTS, FIRST, LEARN, ROUNDS = 1 << 13, 1 << 11, 1 << 10, 20
+#: Points of each round of `around`; `adapted` ends with the first, and the others are for what that has not resolved.
 AROUND = (1 << 12, 1 << 14, 1 << 14)
 #: The effective number of points, for each parameter, that tempering preserves; and at least this many.
 TARGET_EACH, TARGET = 16.0, 64.0
@@ -169,50 +169,52 @@ def adapted(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor, enough: flo
         enough: an effective sample size that needs no further round.
         learn: False for the points from the prior alone.
     """
-    theta = prior_points(prior, POINTS, like)[None, :, None, :].expand(1, -1, len(x), -1)
+    theta = prior_points(prior, FIRST if learn else POINTS, like)[None, :, None, :].expand(1, -1, len(x), -1)
     log_w = log_ratio(theta, x)
     found = _points(theta.expand(len(log_w), -1, -1, -1), log_w)
     few = ~(found.ess >= enough)
     columns = few.any(0).nonzero().squeeze(1)
     if not learn or len(columns) == 0:
         return found
-    density, target = density_of(log_ratio, x[columns], prior), max(TARGET, TARGET_EACH * prior.dim)
-    z = found.theta[:, :, columns]
-    z, log_w, ess = prior.to_normal(z) if prior.has_normal_map else z, log_w[:, :, columns], found.ess[:, columns]
-    best = GaussianProposal.fit(z, tempered_weights(log_w, target))
-    proposal = best
-    for _ in range(ROUNDS):
-        z, log_w = proposal.weighted(density, *_quasi_random(prior, max(LEARN, LEARN_EACH * prior.dim), like))
-        size = effective_size(log_w)
-        proposal = GaussianProposal.fit(z, tempered_weights(log_w, target))
-        # A column that is resolved keeps the first proposal that did so, whatever the others need.
-        better = (ess < enough) & (size > ess)
-        best.mean = torch.where(better[..., None], proposal.mean, best.mean)
-        best.factor = torch.where(better[..., None, None], proposal.factor, best.factor)
-        ess = torch.where(better, size, ess)
-        if bool((ess >= enough).all()):
-            break
-    z, log_w = best.weighted(density, *_quasi_random(prior, FINAL, like))
-    final = _points(prior.from_normal(z) if prior.has_normal_map else z, log_w)
-    return found.replaced(final, columns, few[:, columns] & (final.ess > found.ess[:, columns]))
+    theta, log_w = found.theta[:, :, columns], log_w[:, :, columns]
+    for sizes in ((LEARN,) * ROUNDS, AROUND[:1]):
+        z = prior.to_normal(theta) if prior.has_normal_map else theta
+        weights = tempered_weights(log_w, max(TARGET, TARGET_EACH * prior.dim))
+        learnt = _in_rounds(log_ratio, x[columns], prior, z, weights, sizes, enough)
+        theta, log_w = learnt.theta, learnt.log_w
+    return found.replaced(learnt, columns, few[:, columns] & (learnt.ess > found.ess[:, columns]))
 
 
 def around(log_ratio: LogRatio, x: Any, prior: Prior, particles: Tensor, enough: float) -> WeightedPoints:
     """Weighted points around particles z with shape `(M, N, B, D)`; other arguments as in `adapted`."""
-    density, target = density_of(log_ratio, x, prior), TARGET_EACH * prior.dim
-    z, weights = particles, torch.full_like(particles[..., 0], 1 / particles.shape[1])
-    found = None
-    for n in AROUND:
-        z, log_w = GaussianProposal.fit(z, weights).weighted(density, *_quasi_random(prior, n, particles))
+    weights = torch.full_like(particles[..., 0], 1 / particles.shape[1])
+    return _in_rounds(log_ratio, x, prior, particles, weights, AROUND, enough)
+
+
+def _in_rounds(
+    log_ratio: LogRatio, x: Any, prior: Prior, z: Tensor, weights: Tensor, sizes: tuple[int, ...], enough: float
+) -> WeightedPoints:
+    """Weighted points of a Gaussian learnt from points z with weights, and anew from its own points in every round.
+
+    A member and observation keeps the points of the first round in which `enough` of them are effective, whatever the
+    others need, or those of the best round.
+    """
+    density, like, found = density_of(log_ratio, x, prior), z, None
+    for n in sizes:
+        # Fixed points: scrambled Sobol points, and prior draws where z is θ.
+        sobol = SobolEngine(prior.dim + 1, scramble=True, seed=20230422).draw(n, dtype=torch.float64)
+        broad = None if prior.has_normal_map else prior_points(prior, n, like)
+        proposal = GaussianProposal.fit(z, weights)
+        z, log_w = proposal.weighted(density, sobol.unsqueeze(1).to(like.device), like, broad)
         points = _points(prior.from_normal(z) if prior.has_normal_map else z, log_w)
         if found is None:
             found = points
         else:
             better = (found.ess < enough) & (points.ess > found.ess)
-            found = found.replaced(points, torch.arange(len(x), device=z.device), better)
+            found = found.replaced(points, torch.arange(len(x), device=like.device), better)
         if bool((found.ess >= enough).all()):
             break
-        weights = tempered_weights(log_w, target)
+        weights = tempered_weights(log_w, max(TARGET, TARGET_EACH * prior.dim))
     assert found is not None
     return found
 
@@ -222,13 +224,6 @@ def _points(theta: Tensor, log_w: Tensor) -> WeightedPoints:
     log_w = log_w.nan_to_num(nan=-math.inf) - math.log(log_w.shape[1])
     log_z = log_w.logsumexp(1)
     return WeightedPoints(theta, log_w, log_z, effective_size(log_w), torch.zeros_like(log_z, dtype=torch.bool))
-
-
-def _quasi_random(prior: Prior, n: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Fixed points for `GaussianProposal.weighted`: scrambled Sobol points, and prior draws where z is θ."""
-    sobol = SobolEngine(prior.dim + 1, scramble=True, seed=20230422).draw(n, dtype=torch.float64)
-    uniforms = sobol.unsqueeze(1).to(like.device)
-    return uniforms, like, None if prior.has_normal_map else prior_points(prior, n, like)
 
 
 class CellProposal:
