@@ -55,7 +55,9 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     level, last, frame = 1, 1, sys._getframe(0)
     inside: FrameType | None = frame
     while inside is not None:
-        if inside.f_globals.get("__name__", "").partition(".")[0] == "equipoise":
+        name = inside.f_globals.get("__name__", "")
+        # A method of ours under `torch.no_grad` is called from torch.
+        if name.partition(".")[0] == "equipoise" or (name == "torch.utils._contextlib" and last == level - 1):
             last = level
         inside, level = inside.f_back, level + 1
     warnings.warn(message, category, stacklevel=last + 1)
