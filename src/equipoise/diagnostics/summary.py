@@ -46,7 +46,7 @@ def summary(ds: xr.Dataset) -> str:
         >>> print(head)
         member   verdict                  coverage AUC     log posterior   nats over prior      balance g
         >>> print(learnt)
-        0 and mixture: the gain over the prior is indistinguishable from 0; as these pairs show, nothing was learnt
+        0 and mixture: the gain over the prior is indistinguishable from 0, as if nothing was learnt
     """
     members = [str(m) for m in ds["member"].values]
     columns = [("coverage AUC", _column(ds, "coverage_auc", 3)), ("log posterior", _column(ds, "nominal_log_prob", 2))]
@@ -96,7 +96,7 @@ def _learnt(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> 
     lines = []
     if nothing.any():
         named = [m for m, n in zip(members, nothing, strict=True) if n]
-        text = f"{listed(named)}: the gain over the prior is indistinguishable from 0; as these pairs show, nothing was learnt"
+        text = f"{listed(named)}: the gain over the prior is indistinguishable from 0, as if nothing was learnt"
         if any(n and v == CERTIFIED for n, v in zip(nothing, verdicts, strict=True)):
             text += f" (the prior itself is conservative: {CERTIFIED} says no more than that here)"
         lines.append(text)

@@ -43,6 +43,8 @@ TRUSTED_ESS = 200.0
 USEFUL_ESS = 30.0
 #: Of two equal peaks, particles with this effective sample size have lost one with a probability of 2⁻¹⁹.
 ANCESTORS = 20.0
+#: Particles estimate log Z to about 0.5 in ten dimensions: an estimate around them that is further off is in doubt.
+AGREE = 2.5
 #: Tempered particles: at least this many.
 PARTICLES = 1024
 
@@ -89,7 +91,8 @@ def particle_points(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor) -> 
     """Points around tempered particles, or the particles themselves where these points do not fit the posterior."""
     smc = run_particles(log_ratio, x, prior, PARTICLES, seed=0, like=like)
     found = around(log_ratio, x, prior, smc.z_first, TRUSTED_ESS)
-    found.rough = ~((found.ess >= TRUSTED_ESS) & (smc.ess >= ANCESTORS) & smc.finished)
+    agree = (found.log_z - smc.log_z).abs() < AGREE
+    found.rough = ~((found.ess >= TRUSTED_ESS) & (smc.ess >= ANCESTORS) & smc.finished & agree)
     log_w = (smc.log_z - math.log(PARTICLES)).unsqueeze(1).expand(smc.theta.shape[:-1])
     own = WeightedPoints(smc.theta, log_w, smc.log_z, smc.ess, found.rough)
     everything = torch.arange(len(x), device=like.device)
