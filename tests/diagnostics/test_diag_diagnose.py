@@ -12,11 +12,11 @@ from diagnostics_fakes import TAU, GaussianPosterior, coverage, exact_log_prob, 
 from scipy import stats
 from torch import Tensor
 
-from equipoise.diagnostics import bands, checks, diagnose, local_coverage, summary
-from equipoise.diagnostics.adapters import Ours
-from equipoise.diagnostics.balance import signed_balance
-from equipoise.diagnostics.checks import warn_if_unlike_training
-from equipoise.diagnostics.information import information_kept
+from equipoise.diagnostics import VARIABLES, bands, diagnose, input_checks, local_coverage, summary
+from equipoise.diagnostics.dataset import Variable
+from equipoise.diagnostics.input_checks import warn_if_unlike_training
+from equipoise.diagnostics.scores import information_kept, signed_balance
+from equipoise.diagnostics.surrogates import EquipoiseSurrogate
 from equipoise.priors import BoxUniform
 
 SCALES = [0.7, 1.0, 1.4]
@@ -386,7 +386,7 @@ def test_a_trend_in_the_training_data_is_not_a_difference_from_them():
     # Channels last with a trend, channels first with a border, and a channel that never varies.
     for shape, axes in ((ramp, [0, 1]), (border, [0, 2, 3])):
         x = shape + 0.5 * torch.randn(200, *shape.shape, generator=g)
-        surrogate = Ours(reference(GaussianPosterior([1.0], 2), x, axes))
+        surrogate = EquipoiseSurrogate(reference(GaussianPosterior([1.0], 2), x, axes))
         assert warn_if_unlike_training(x, surrogate) == ""
         with pytest.warns(UserWarning, match="100% of the features"):
             warn_if_unlike_training(x + 20, surrogate)
@@ -395,7 +395,7 @@ def test_a_trend_in_the_training_data_is_not_a_difference_from_them():
     constant = torch.full((200, 2), 0.1, dtype=torch.float64)
     posterior = GaussianPosterior([1.0], 2)
     posterior.stack = {"x_loc": torch.full((1, 2), 0.1), "x_scale": torch.ones(1, 2)}
-    assert warn_if_unlike_training(constant, Ours(posterior)) == "" and bool((constant == 0.1).all())
+    assert warn_if_unlike_training(constant, EquipoiseSurrogate(posterior)) == "" and bool((constant == 0.1).all())
 
 
 def test_observations_are_compared_with_training_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch):
@@ -403,9 +403,9 @@ def test_observations_are_compared_with_training_a_piece_at_a_time(monkeypatch: 
     loc, scale = torch.rand(3, 1, 1), 50 * torch.rand(3, 1, 1) + 1
     z = ((x.double() - loc.double()) / scale.double()).transpose(0, 1).flatten(1)
     sizes, double = [], Tensor.double
-    monkeypatch.setattr(checks, "PIECE", 1000)
+    monkeypatch.setattr(input_checks, "PIECE", 1000)
     monkeypatch.setattr(Tensor, "double", lambda self: sizes.append(self.numel()) or double(self))
-    mean, spread = checks._moments(x, loc, scale)
+    mean, spread = input_checks._moments(x, loc, scale)
     assert max(sizes) <= 1000 and len(sizes) > 50
     torch.testing.assert_close(mean, z.mean(1))
     torch.testing.assert_close(spread, z.std(1, correction=0))
@@ -432,3 +432,26 @@ def test_bands_of_the_dataset_are_those_of_the_functions(result: xr.Dataset):
     low, high = bands.simultaneous_band(result.coverage.values, 3000)
     np.testing.assert_array_equal(result.coverage_lower, low)
     np.testing.assert_array_equal(result.coverage_upper, high)
+
+
+# --- the table of variables -------------------------------------------------------------------------------------------
+
+
+def test_the_dataset_is_its_table_of_variables():
+    theta, x = pairs(60, 2, seed=0)
+    ds = diagnose(GaussianPosterior([1.0, 1.5], 2), theta, x, samples=20)
+    assert [v.name for v in VARIABLES] == list(ds.data_vars)
+    for v in VARIABLES:
+        assert ds[v.name].dims == v.dims and ds[v.name].attrs["long_name"] == v.meaning
+        if v.kept == "curve":
+            assert v.dims == ("member", "level")
+        elif v.kept is not None:
+            assert v.dims == ("member",) and ds[v.name].dtype.kind in "fi"
+
+
+def test_a_new_diagnostic_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch):
+    theta, x = pairs(60, 2, seed=0)
+    worst = Variable("worst_log_prob", ("member",), "smallest log posterior", lambda f: f.log_prob.min(-1), "cell")
+    monkeypatch.setattr("equipoise.diagnostics.dataset.VARIABLES", (*VARIABLES, worst))
+    ds = diagnose(GaussianPosterior([1.0], 2), theta, x, samples=20)
+    np.testing.assert_array_equal(ds.worst_log_prob, ds.log_prob.min("pair"))

@@ -208,3 +208,50 @@ def test_lampes_ratio_estimator_is_judged_and_what_needs_more_is_refused():
         diagnose(estimator, theta, x, samples=100)
     with pytest.raises(TypeError, match=r"cannot diagnose a AMNRE.*from \(theta, x\) to the log-ratio"):
         diagnose(lampe.inference.AMNRE(2, 2), theta, x, prior=prior, samples=100)
+
+
+# --- what is not finite ----------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A Gaussian posterior of which some draws, or some densities, are not finite."""
+
+    def __init__(self, part: str, value: float, share: float) -> None:
+        self.part, self.value, self.share = part, value, share
+
+    def _broken(self, values: Tensor) -> Tensor:
+        values = values.clone()
+        values[: int(np.ceil(self.share * len(values)))] = self.value
+        return values
+
+    def sample(self, shape: tuple[int, ...], x: Tensor) -> Tensor:
+        draws = x / 2 + 0.5**0.5 * torch.randn(*shape, len(x))
+        return self._broken(draws) if self.part == "sample" else draws
+
+    def log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
+        density = torch.distributions.Normal(x / 2, 0.5**0.5).log_prob(theta.nan_to_num(0.0, 0.0, 0.0)).sum(-1)
+        return self._broken(density) if self.part == "log_prob" else density
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("part", ["sample", "log_prob"])
+def test_draws_and_densities_that_are_not_finite_are_refused_by_name(part: str, value: float, share: float):
+    """Ranks among NaN draws came out as certified conservative."""
+    prior = GaussianPrior(torch.zeros(2), torch.eye(2))
+    theta = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    for kind in ("sampled", "distribution", "ratio"):
+        broken = Broken(part, value, share)
+        if kind == "ratio" and (part == "sample" or value < 0):
+            continue  # it has no draws, and may rule θ out
+        posterior = {
+            "sampled": broken,
+            "distribution": lambda x, broken=broken: types.SimpleNamespace(
+                sample=lambda shape: torch.stack([broken.sample(shape, o) for o in x], 1),
+                log_prob=lambda t: torch.stack([broken.log_prob(t[..., b, :], o) for b, o in enumerate(x)], -1),
+            ),
+            "ratio": lambda t, x, broken=broken: broken.log_prob(t, x),
+        }[kind]
+        name = "log-ratio" if kind == "ratio" else part
+        with pytest.raises(ValueError, match=rf"{name}.* returned \d+ of \d+ values that are not finite"):
+            diagnose(posterior, theta, theta + torch.randn(60, 2), prior=prior, samples=40)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.diagnostics import diagnose
-from equipoise.diagnostics.proposals import CellProposal, GaussianProposal
-from equipoise.diagnostics.ranks import effective_size, weighted_rank
+from equipoise.diagnostics.ranks import weighted_rank
+from equipoise.posteriors.particles import density_of
+from equipoise.posteriors.proposals import CellProposal, GaussianProposal
+from equipoise.posteriors.weighted import effective_size
 from equipoise.priors import BoxUniform, GaussianPrior, OpaquePrior
 
 
@@ -278,13 +280,17 @@ def test_gaussian_proposal_is_a_density_and_finds_a_narrow_posterior():
     g = torch.Generator().manual_seed(0)
     _, x = pairs(20, 6, seed=1)
     posterior = GaussianPosterior([1.0], 6, "classifier")
-    proposal = GaussianProposal.learn(
-        lambda u: posterior.log_ratios(posterior.prior.from_uniform(u), x), 20, 6, 1000, g
-    )
-    torch.testing.assert_close(proposal.mean, x / 1.25, atol=0.25, rtol=0)
-    z = torch.randn(40_000, 20, 6, generator=g)  # E_prior[g] = 1 in the coordinates in which the prior is uniform
-    density = proposal.log_density(z).exp()
-    assert ((density.mean(0) - 1).abs() < 5 * density.std(0) / 200).all()
+    density = density_of(lambda theta, x: posterior.log_ratios(theta[0], x), x, posterior.prior)
+    start = torch.randn(1, 250, 20, 6, generator=g)
+    proposal = GaussianProposal.learn(density, start, 1000, lambda n: torch.rand(n, 20, 7, generator=g), shared=True)
+    torch.testing.assert_close(proposal.mean[0], (x / 1.25).double(), atol=0.25, rtol=0)
+    z = torch.randn(1, 40_000, 20, 6, generator=g)  # E_prior[g / p] = 1
+    over_prior = proposal.log_over_prior(z, -0.5 * z.square().sum(-1))[0].exp()
+    assert ((over_prior.mean(0) - 1).abs() < 5 * over_prior.std(0) / 200).all()
+    # E_g[p / g] = 1, over draws of it.
+    z = proposal.draw(torch.rand(40_000, 20, 7, generator=g))
+    inverse = (-proposal.log_over_prior(z, -0.5 * z.square().sum(-1)))[0].exp()
+    assert ((inverse.mean(0) - 1).abs() < 5 * inverse.std(0) / 200).all()
 
 
 def test_log_normaliser_is_right():

@@ -40,7 +40,7 @@ def test_a_certified_prior_is_said_to_have_learnt_nothing(kind: str):
     assert set(ds.verdict.values) == {"certified conservative"}
     text = summary(ds)
     assert "+0.00 ± 0.00" in text and "-0.00" not in text
-    assert "0 and mixture: the gain over the prior cannot be told from 0" in text
+    assert "0 and mixture: the gain over the prior is indistinguishable from 0" in text
     assert "certified conservative says no more than that here" in text
 
 
@@ -52,11 +52,11 @@ def test_members_are_named_where_they_gain_nothing_or_lose(result: xr.Dataset):
     nan = np.nan
     assert told([1.0, 0.2, 0.3, 0.9], [0.1] * 4) == []  # 0.2 is 2 standard errors
     (line,) = told([1.0, 0.19, -0.19, 0.9], [0.1] * 4)
-    assert line.startswith("1 and 2: the gain over the prior cannot be told from 0")
+    assert line.startswith("1 and 2: the gain over the prior is indistinguishable from 0")
     (line,) = told([1.0, 1.0, -0.3, 0.9], [0.1] * 4)
     assert line == "2: says less about the true parameters than the prior does"
     (line,) = told([1.0, 0.004, 1.0, -np.inf], [0.001, 0.0, nan, nan])[:1]
-    assert line.startswith("1: the gain over the prior cannot be told")
+    assert line.startswith("1: the gain over the prior is indistinguishable")
     assert told([nan] * 4, [nan] * 4) == []
 
 

@@ -151,6 +151,6 @@ def test_what_is_not_results_is_refused(broken, said) -> None:
 def test_no_results_at_all(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="is no experiment; a report is of what `equipoise run`"):
         open_results(tmp_path)
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.json").touch()
     with pytest.raises(FileNotFoundError, match="is a saved posterior, which `equipoise diagnose` judges"):
         open_results(tmp_path)

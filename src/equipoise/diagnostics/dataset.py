@@ -1,11 +1,16 @@
-"""The dataset that `diagnose` returns: every variable with its dimensions and its meaning."""
+"""The dataset that `diagnose` returns: a table of its variables, each computed from `Findings`.
+
+A new diagnostic is a function of ranks, densities or log-ratios, and a row of `VARIABLES`.
+"""
 
 from __future__ import annotations
 
-__all__ = ["add_balance", "add_information", "assemble"]
+__all__ = ["VARIABLES", "ExactLogProb", "Findings", "Variable", "as_dataset", "exact_values"]
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,145 +19,201 @@ from torch import Tensor
 
 from equipoise.support.words import STAYS
 
-from .balance import signed_balance
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
 from .coverage import coverage_auc, coverage_curve, levels_covered
-from .information import information_kept, mean_and_error
-from .surrogates import Surrogate
+from .scores import information_kept, mean_and_error, signed_balance
 from .uniformity import uniformity_p_value
-from .verdicts import judge
+from .verdicts import Verdicts, judge
 
 ExactLogProb = Callable[[Tensor, Tensor], Any]
 
 
-def assemble(
-    found: dict[str, Array],
-    grid: Array,
-    members: list[str],
-    theta: Tensor,
-    alpha: float,
-    delta: float,
-    constant: bool = False,
-) -> xr.Dataset:
-    rank, n, dim = found["rank"], found["rank"].shape[1], theta.shape[1]
-    curve, (area, area_se) = coverage_curve(rank, grid), coverage_auc(rank)
-    low, high = simultaneous_band(curve, n, 1 - alpha)
-    low_one, high_one = pointwise_band(curve, n, 1 - alpha)
-    band_low, band_high = calibration_band(grid, n, 1 - alpha)
-    options: dict[str, Any] = {"share": None} if constant else {"effective": np.nan_to_num(found["effective"])}
-    found_verdicts = judge(rank, alpha=alpha, delta=delta, **options)
-    nominal, nominal_se = mean_and_error(found["log_prob"])
-    sbc = np.moveaxis(found["sbc_rank"], -1, 1)
-    by_level, by_pair = ("member", "level"), ("member", "pair")
-    variables: dict[str, tuple[Any, Any, str]] = {
-        "rank": (by_pair, rank, "HPD rank"),
-        "coverage": (by_level, curve, "expected coverage"),
-        "coverage_lower": (by_level, low, "simultaneous band of the coverage, lower end"),
-        "coverage_upper": (by_level, high, "simultaneous band of the coverage, upper end"),
-        "coverage_lower_pointwise": (by_level, low_one, "interval of the coverage at each level alone, lower end"),
-        "coverage_upper_pointwise": (by_level, high_one, "interval of the coverage at each level alone, upper end"),
-        "calibration_lower": ("level", band_low, "where the whole curve of a calibrated posterior lies, lower end"),
-        "calibration_upper": ("level", band_high, "where the whole curve of a calibrated posterior lies, upper end"),
-        "coverage_auc": ("member", area, "area between coverage and the diagonal"),
-        "coverage_auc_se": ("member", area_se, "standard error of the coverage AUC"),
-        "levels_covered": (
-            "member",
-            levels_covered(curve, grid),
-            "levels strictly between 0 and 1 with coverage ≥ level",
-        ),
-        "verdict": ("member", found_verdicts.verdict.astype(object), "verdict"),
-        "verdict_p_value": ("member", found_verdicts.p_value, "p-value of: coverage ≥ level everywhere"),
-        "certificate_p_value": (
-            "member",
-            found_verdicts.certificate_p_value,
-            "p-value of: coverage < level - tolerance somewhere",
-        ),
-        "pairs_to_settle": (
-            "member",
-            found_verdicts.pairs_to_settle,
-            f"about how many further pairs would settle the verdict {STAYS}",
-        ),
-        "delta": ((), delta, "largest tolerance of the certificate"),
-        "log_prob": (by_pair, found["log_prob"], "log posterior of the true parameters"),
-        "nominal_log_prob": ("member", nominal, "nominal log posterior"),
-        "nominal_log_prob_se": ("member", nominal_se, "standard error of the nominal log posterior"),
-        "entropy": ("member", found["entropy"].mean(-1), "mean entropy of the posterior"),
-        "leakage": ("member", found["leakage"].mean(-1), "mean mass outside the prior's support"),
-        "effective_samples": ("member", np.median(found["effective"], -1), "median effective number of points a rank"),
-        "effective_samples_min": ("member", found["effective"].min(-1), "smallest effective number of points a rank"),
-        "sbc_rank": (("member", "parameter", "pair"), sbc, "SBC rank"),
-        "sbc": (("member", "parameter", "level"), coverage_curve(sbc, grid), "share of SBC ranks up to the level"),
-        "sbc_p_value": (("member", "parameter"), uniformity_p_value(sbc), "p-value of: SBC ranks are uniform"),
-        "tarp_rank": (by_pair, found["tarp_rank"], "TARP rank"),
-        "tarp": (by_level, coverage_curve(found["tarp_rank"], grid), "TARP expected coverage"),
-        "tarp_p_value": ("member", uniformity_p_value(found["tarp_rank"]), "p-value of: TARP ranks are uniform"),
-        "theta": (("pair", "parameter"), theta.double().cpu().numpy(), "true parameters"),
-    }
-    ds = xr.Dataset(coords={"member": members, "level": grid, "pair": np.arange(n), "parameter": np.arange(dim)})
-    for name, (dims, values, meaning) in variables.items():
-        ds[name] = xr.DataArray(values, dims=dims, attrs={"long_name": meaning})
+@dataclasses.dataclass
+class Findings:
+    """What was found for n pairs and K densities: the members, and their mixture if it was asked for.
+
+    Arguments:
+        pairs: the fields of `PairStatistics` as arrays with shape `(K, n)`, ranks of SBC with shape `(K, n, D)`.
+        theta: θ*, with shape `(n, D)`.
+        levels: where curves are read, with shape `(L,)`.
+        log_prior: log p(θ*), with shape `(n,)`; NaN where no prior is known.
+        exact: the exact log p(θ*|x*), with shape `(n,)`; NaN where it is not known.
+        joint: log-ratios of joint pairs behind the balance, with shape `(K, N)`; NaN where they are not known.
+        marginal: log-ratios of the pairs with θ rolled by one, with shape `(K, N)`.
+        raw: raw log densities, with shape `(K, N)`.
+        alpha: the rate of false verdicts, and of curves that leave their bands.
+        delta: how far below its level a certified coverage may lie at most.
+        tolerance: "level" or "constant", as in `diagnose`.
+    """
+
+    pairs: dict[str, Array]
+    theta: Array
+    levels: Array
+    log_prior: Array
+    exact: Array
+    joint: Array
+    marginal: Array
+    raw: Array
+    alpha: float
+    delta: float
+    tolerance: str
+
+    @property
+    def rank(self) -> Array:
+        """HPD ranks, with shape `(K, n)`."""
+        return self.pairs["rank"]
+
+    @property
+    def log_prob(self) -> Array:
+        """Normalised log p̂(θ*|x*), with shape `(K, n)`."""
+        return self.pairs["log_prob"]
+
+    @cached_property
+    def sbc_rank(self) -> Array:
+        """With shape `(K, D, n)`."""
+        return np.moveaxis(self.pairs["sbc_rank"], -1, 1)
+
+    @cached_property
+    def coverage(self) -> Array:
+        """With shape `(K, L)`."""
+        return coverage_curve(self.rank, self.levels)
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        options: dict[str, Any] = {"share": None}
+        if self.tolerance == "level":
+            options = {"effective": np.nan_to_num(self.pairs["effective"])}
+        return judge(self.rank, alpha=self.alpha, delta=self.delta, **options)
+
+    def band(self, of: Callable[[ArrayLike, int, float], tuple[Array, Array]], curve: Array, end: int) -> Array:
+        """The lower (0) or upper (1) end of a band around a curve."""
+        return of(curve, self.rank.shape[-1], 1 - self.alpha)[end]
+
+    @cached_property
+    def gain(self) -> tuple[Array, Array]:
+        """Mean and error of log p̂ - log p over the same pairs: what they share cancels."""
+        return mean_and_error(self.log_prob - self.log_prior)
+
+    @cached_property
+    def information(self) -> tuple[Array, Array]:
+        if np.isnan(self.exact).any():
+            return (np.full(len(self.rank), np.nan),) * 2
+        return information_kept(self.log_prob, self.log_prior, self.exact)
+
+    @cached_property
+    def balance(self) -> tuple[Array, Array]:
+        return signed_balance(self.joint, self.marginal)
+
+
+class Variable(NamedTuple):
+    """A variable of the dataset.
+
+    Arguments:
+        name: what it is called, in the dataset and in the results of experiments.
+        dims: its dimensions.
+        meaning: what it is, in words; `long_name` in the dataset.
+        value: the function that computes it.
+        kept: what experiments keep of it: "cell" a number for the posterior of a run, "member" this and a number
+            for each of its networks, "curve" a curve for the posterior of a run; None for nothing.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    meaning: str
+    value: Callable[[Findings], Any]
+    kept: Literal["cell", "member", "curve"] | None = None
+
+
+L, M, ML, MP = ("level",), ("member",), ("member", "level"), ("member", "pair")
+MD, MDL, MDP = ("member", "parameter"), ("member", "parameter", "level"), ("member", "parameter", "pair")
+COVERAGE, BAND, ALONE = (
+    "expected coverage",
+    "simultaneous band of the coverage",
+    "interval of the coverage at each level alone",
+)
+CALIBRATED = "where the whole curve of a calibrated posterior lies"
+SETTLE = f"about how many further pairs would settle the verdict {STAYS}"
+GAIN = "gain over the prior in nats: nominal log posterior minus mean log prior"
+
+# fmt: off
+#: One row for each variable.
+VARIABLES = (
+    Variable("rank", MP, "HPD rank", lambda f: f.rank),
+    Variable("coverage", ML, COVERAGE, lambda f: f.coverage, "curve"),
+    Variable("coverage_lower", ML, f"{BAND}, lower end", lambda f: f.band(simultaneous_band, f.coverage, 0), "curve"),
+    Variable("coverage_upper", ML, f"{BAND}, upper end", lambda f: f.band(simultaneous_band, f.coverage, 1), "curve"),
+    Variable("coverage_lower_pointwise", ML, f"{ALONE}, lower end", lambda f: f.band(pointwise_band, f.coverage, 0)),
+    Variable("coverage_upper_pointwise", ML, f"{ALONE}, upper end", lambda f: f.band(pointwise_band, f.coverage, 1)),
+    Variable("calibration_lower", L, f"{CALIBRATED}, lower end", lambda f: f.band(calibration_band, f.levels, 0)),
+    Variable("calibration_upper", L, f"{CALIBRATED}, upper end", lambda f: f.band(calibration_band, f.levels, 1)),
+    Variable("coverage_auc", M, "area between coverage and the diagonal", lambda f: coverage_auc(f.rank)[0], "member"),
+    Variable("coverage_auc_se", M, "standard error of the coverage AUC", lambda f: coverage_auc(f.rank)[1], "cell"),
+    Variable("verdict", M, "verdict", lambda f: f.verdicts.verdict.astype(object)),
+    Variable("verdict_p_value", M, "p-value of: coverage ≥ level everywhere", lambda f: f.verdicts.p_value, "cell"),
+    Variable("certificate_p_value", M, "p-value of: coverage < level - tolerance somewhere",
+             lambda f: f.verdicts.certificate_p_value, "cell"),
+    Variable("pairs_to_settle", M, SETTLE, lambda f: f.verdicts.pairs_to_settle, "cell"),
+    Variable("delta", (), "largest tolerance of the certificate", lambda f: f.delta),
+    Variable("levels_covered", M, "levels strictly between 0 and 1 with coverage ≥ level",
+             lambda f: levels_covered(f.coverage, f.levels), "cell"),
+    Variable("log_prob", MP, "log posterior of the true parameters", lambda f: f.log_prob),
+    Variable("nominal_log_prob", M, "nominal log posterior", lambda f: mean_and_error(f.log_prob)[0], "member"),
+    Variable("nominal_log_prob_se", M, "standard error of the nominal log posterior",
+             lambda f: mean_and_error(f.log_prob)[1], "cell"),
+    Variable("nominal_log_prob_raw", M, "nominal log posterior, not normalised",
+             lambda f: mean_and_error(f.raw)[0], "cell"),
+    Variable("nominal_log_prob_raw_se", M, "standard error of the nominal log posterior, not normalised",
+             lambda f: mean_and_error(f.raw)[1]),
+    Variable("gain", M, GAIN, lambda f: f.gain[0]),
+    Variable("gain_se", M, "standard error of the gain over the prior", lambda f: f.gain[1]),
+    Variable("information_kept", M, "information kept: 0 for the prior, 1 for the exact posterior",
+             lambda f: f.information[0], "cell"),
+    Variable("information_kept_se", M, "standard error of the information kept", lambda f: f.information[1]),
+    Variable("prior_log_prob", (), "mean log prior of the true parameters", lambda f: f.log_prior.mean()),
+    Variable("exact_log_prob", (), "nominal log posterior of the exact posterior",
+             lambda f: mean_and_error(f.exact)[0]),
+    Variable("exact_log_prob_se", (), "standard error of the exact nominal log posterior",
+             lambda f: mean_and_error(f.exact)[1]),
+    Variable("entropy", M, "mean entropy of the posterior", lambda f: f.pairs["entropy"].mean(-1), "cell"),
+    Variable("leakage", M, "mean mass outside the prior's support", lambda f: f.pairs["leakage"].mean(-1), "cell"),
+    Variable("balancing_error", M, "balancing error", lambda f: abs(f.balance[0]), "member"),
+    Variable("balance_signed", M, "balance g, negative where too narrow", lambda f: f.balance[0], "cell"),
+    Variable("balance_signed_se", M, "standard error of the balance", lambda f: f.balance[1], "cell"),
+    Variable("effective_samples", M, "median effective number of points behind a rank",
+             lambda f: np.median(f.pairs["effective"], -1)),
+    Variable("effective_samples_min", M, "smallest effective number of points behind a rank",
+             lambda f: f.pairs["effective"].min(-1)),
+    Variable("sbc_rank", MDP, "SBC rank", lambda f: f.sbc_rank),
+    Variable("sbc", MDL, "share of SBC ranks up to the level", lambda f: coverage_curve(f.sbc_rank, f.levels)),
+    Variable("sbc_p_value", MD, "p-value of: SBC ranks are uniform", lambda f: uniformity_p_value(f.sbc_rank)),
+    Variable("tarp_rank", MP, "TARP rank", lambda f: f.pairs["tarp_rank"]),
+    Variable("tarp", ML, "TARP expected coverage", lambda f: coverage_curve(f.pairs["tarp_rank"], f.levels)),
+    Variable("tarp_p_value", M, "p-value of: TARP ranks are uniform",
+             lambda f: uniformity_p_value(f.pairs["tarp_rank"])),
+    Variable("theta", ("pair", "parameter"), "true parameters", lambda f: f.theta),
+)
+# fmt: on
+
+
+def as_dataset(findings: Findings, members: list[str]) -> xr.Dataset:
+    """Every variable of `VARIABLES`, with its meaning as `long_name`."""
+    n, dim = findings.theta.shape
+    coords = {"member": members, "level": findings.levels, "pair": np.arange(n), "parameter": np.arange(dim)}
+    ds = xr.Dataset(coords=coords)
+    for v in VARIABLES:
+        ds[v.name] = xr.DataArray(v.value(findings), dims=v.dims, attrs={"long_name": v.meaning})
     return ds
 
 
-def add_information(
-    ds: xr.Dataset,
-    s: Surrogate,
-    theta: Tensor,
-    x: Tensor,
-    exact: ExactLogProb | ArrayLike | Tensor | None,
-    found: dict[str, Array],
-    notes: list[str],
-) -> None:
-    n, nan = len(theta), np.full(len(ds["member"]), np.nan)
-    kept, kept_se = nan, nan
-    exact_mean, exact_se = np.array(np.nan), np.array(np.nan)
-    log_prior = np.full(n, np.nan)
-    if s.prior is not None:
-        log_prior = s.prior.log_prob(theta.to(s.prior.device)).double().cpu().numpy()
-    else:
-        notes.append("no prior was given: the gain over it, information kept, balance and leakage need one")
-    if exact is not None:
-        values = exact(theta, x) if callable(exact) else exact
-        values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
-        if values.shape != (n,):
-            raise ValueError(
-                f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}"
-            )
-        if not np.isfinite(values).all():
-            raise ValueError(f"exact_log_prob is not finite for {int((~np.isfinite(values)).sum())} of the {n} pairs")
-        (exact_mean, exact_se), (kept, kept_se) = (
-            mean_and_error(values),
-            information_kept(found["log_prob"], log_prior, values),
-        )
-    gain, gain_se = mean_and_error(found["log_prob"] - log_prior)  # of the same pairs: what they share cancels
-    for name, dims, value, meaning in (
-        ("gain", "member", gain, "gain over the prior in nats: nominal log posterior minus mean log prior"),
-        ("gain_se", "member", gain_se, "standard error of the gain over the prior"),
-        ("information_kept", "member", kept, "information kept: 0 for the prior, 1 for the exact posterior"),
-        ("information_kept_se", "member", kept_se, "standard error of the information kept"),
-        ("prior_log_prob", (), log_prior.mean(), "mean log prior of the true parameters"),
-        ("exact_log_prob", (), exact_mean, "nominal log posterior of the exact posterior"),
-        ("exact_log_prob_se", (), exact_se, "standard error of the exact nominal log posterior"),
-    ):
-        ds[name] = xr.DataArray(value, dims=dims, attrs={"long_name": meaning})
-
-
-def add_balance(
-    ds: xr.Dataset, joint: Array, marginal: Array, raw: Array, members: list[str], s: Surrogate, notes: list[str]
-) -> None:
-    g, g_se = signed_balance(joint, marginal)
-    nominal, nominal_se = mean_and_error(raw)
-    if len(g) < len(members):
-        # A larger test set has no normalisers, hence no mixture; a single member is its own.
-        pad = [g, g_se, nominal, nominal_se]
-        g, g_se, nominal, nominal_se = (np.append(v, v[0] if s.n_members == 1 else np.nan) for v in pad)
-        if s.n_members > 1:
-            notes.append("the mixture has no raw density: its balance over the larger test set is not computed")
-    for name, value, meaning in (
-        ("balancing_error", abs(g), "balancing error"),
-        ("balance_signed", g, "balance g, negative where too narrow"),
-        ("balance_signed_se", g_se, "standard error of the balance"),
-        ("nominal_log_prob_raw", nominal, "nominal log posterior, not normalised"),
-        ("nominal_log_prob_raw_se", nominal_se, "standard error of the nominal log posterior, not normalised"),
-    ):
-        ds[name] = xr.DataArray(value, dims="member", attrs={"long_name": meaning})
+def exact_values(exact: ExactLogProb | ArrayLike | Tensor | None, theta: Tensor, x: Tensor) -> Array:
+    """The exact log p(θ*|x*) with shape `(n,)`, from what `diagnose` was given; NaN where it is not known."""
+    n = len(theta)
+    if exact is None:
+        return np.full(n, np.nan)
+    values = exact(theta, x) if callable(exact) else exact
+    values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
+    if values.shape != (n,):
+        raise ValueError(f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"exact_log_prob is not finite for {int((~np.isfinite(values)).sum())} of the {n} pairs")
+    return values

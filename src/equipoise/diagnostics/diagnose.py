@@ -20,14 +20,13 @@ from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator
 from equipoise.version import __version__
 
-from .adapters import as_surrogate
 from .bands import Array
 from .certificates import uncertifiable
-from .checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
-from .dataset import ExactLogProb, add_balance, add_information, assemble
-from .measure import CELLS_UP_TO, RECIPES, RELEASED_BINS, measure, on_cells
-from .normalizers import FROM_DRAWS, FROM_FEW
-from .points import Batch, Measured
+from .dataset import ExactLogProb, Findings, as_dataset, exact_values
+from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
+from .normalizers import FROM_FEW, FROM_MORE
+from .packages import as_surrogate
+from .pair_statistics import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, PairStatistics, on_cells, pair_statistics
 from .surrogates import Surrogate
 from .uniformity import tarp_references
 
@@ -127,22 +126,31 @@ def diagnose(
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
         raise ValueError("levels should be a list of numbers between 0 and 1")
     known = getattr(posterior, "record", {}).get("memory")
-    told = (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x))
-    notes = [note for note in (*told, warn_unless_drawn_from(surrogate.prior, theta)) if note]
+    warned = (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x))
+    notes = [note for note in (*warned, warn_unless_drawn_from(surrogate.prior, theta)) if note]
 
+    exact = exact_values(exact_log_prob, theta, x)
     with matmul_precision(tf32):
-        found = _measure_all(surrogate, theta, x, samples, recipe, seed, mixture, memory, progress)
-        joint, marginal, raw = found["joint"], found["marginal"], found["log_prob_raw"]
+        found = _over_pairs(surrogate, theta, x, samples, recipe, seed, mixture, memory, progress)
+        ratios = [found[name] for name in ("joint", "marginal", "log_prob_raw")]
         if test is not None:
-            joint, marginal, raw = _test_ratios(surrogate, *test, memory, progress)
+            ratios = _test_ratios(surrogate, *test, mixture, memory, progress, notes)
+    if surrogate.prior is None:
+        log_prior = np.full(len(theta), np.nan)
+        notes.append("no prior was given: the gain over it, information kept, balance and leakage need one")
+    else:
+        log_prior = surrogate.prior.log_prob(theta.to(surrogate.prior.device)).double().cpu().numpy()
     if not (surrogate.normalised or surrogate.has_log_prob):
-        joint, marginal, raw = (np.full_like(v, np.nan) for v in (joint, marginal, raw))
+        # Ranks compare densities at one x; all else would be off by the unknown normaliser.
+        found |= {name: np.full_like(found[name], np.nan) for name in ("log_prob", "entropy")}
+        ratios = [np.full_like(values, np.nan) for values in ratios]
         notes.append(unnormalised(posterior))
     members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
-    ds = assemble(found, grid, members, theta, alpha, delta, tolerance == "constant")
-    add_information(ds, surrogate, theta, x, exact_log_prob, found, notes)
-    add_balance(ds, joint, marginal, raw, members, surrogate, notes)
-    _warn_about_numbers(found, members, surrogate, samples, notes)
+    joint, marginal, raw = ratios
+    everyone = theta.double().cpu().numpy()
+    findings = Findings(found, everyone, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance)
+    ds = as_dataset(findings, members)
+    _warn_about_numbers(found, members, samples, notes)
     few = uncertifiable(found["rank"], found["effective"], members, alpha=alpha, delta=delta)
     if few and tolerance == "level":
         notes.append(few)
@@ -163,7 +171,7 @@ def diagnose(
     return ds
 
 
-def _measure_all(
+def _over_pairs(
     s: Surrogate,
     theta: Tensor,
     x: Tensor,
@@ -174,7 +182,7 @@ def _measure_all(
     memory: int | None,
     progress: bool | None,
 ) -> dict[str, Array]:
-    """`measure` over all pairs, in batches that respect the memory bound, as float64 arrays."""
+    """`pair_statistics` of all pairs, in batches that respect the memory bound, as float64 arrays."""
     n = len(theta)
     points = RELEASED_BINS ** theta.shape[1] if recipe == "released" and s.kind == "classifier" else samples
     points = CELLS_AS_POINTS if on_cells(s, samples, recipe, mixture) else points
@@ -191,20 +199,14 @@ def _measure_all(
             rows = slice(low, min(low + size, n))
             here = x[rows].to(s.device)
             here = here.to(dtype) if here.is_floating_point() else here
-            batch = Batch(everyone[rows], before[rows], here, reference[rows], scale)
             if low == 0:
-                check_mixture(s, s.look(batch.theta[:1], here[:1]), mixture)
-            found = measure(s, batch, samples, recipe, stream, limit, mixture)
+                check_mixture(s, s.look(everyone[:1], here[:1]), mixture)
+            batch = Batch(everyone[rows], before[rows], s.embed(here), reference[rows], scale)
+            found = pair_statistics(s, batch, samples, recipe, stream, limit, mixture)
             parts.append([f.double().cpu().numpy() for f in found])
             bar.advance(rows.stop - rows.start, "pairs")
-    everything = {
-        name: np.concatenate(values, 1) for name, values in zip(Measured._fields, zip(*parts, strict=True), strict=True)
-    }
-    if not (s.normalised or s.has_log_prob):
-        # Ranks compare densities at one x; all else would be off by the unknown normaliser.
-        for name in ("log_prob", "log_prob_raw", "joint", "marginal", "entropy"):
-            everything[name] = np.full_like(everything[name], np.nan)
-    return everything
+    values = (np.concatenate(part, 1) for part in zip(*parts, strict=True))
+    return dict(zip(PairStatistics._fields, values, strict=True))
 
 
 def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
@@ -227,9 +229,12 @@ def _bound(device: torch.device) -> int:
 
 @torch.no_grad()
 def _test_ratios(
-    s: Surrogate, theta: Any, x: Any, memory: int | None, progress: bool | None
-) -> tuple[Array, Array, Array]:
-    """Joint and marginal log-ratios and raw log densities of the members over a larger set, with shape `(M, N)`."""
+    s: Surrogate, theta: Any, x: Any, mixture: bool, memory: int | None, progress: bool | None, notes: list[str]
+) -> list[Array]:
+    """Joint and marginal log-ratios and raw log densities over a larger set, with shape `(K, N)`.
+
+    There are no normalisers, hence no mixture of several members: it is NaN. A single member is its own.
+    """
     theta, x = checked_pairs(theta, x, s)
     size, _ = _batch_size(s, x, 2, memory)
     theta = theta.to(s.device, s.dtype or theta.dtype)
@@ -240,17 +245,19 @@ def _test_ratios(
             pair = torch.stack([theta[low : low + size], before[low : low + size]])
             here = x[low : low + size].to(s.device)
             here = here.to(theta.dtype) if here.is_floating_point() else here
-            ratio = s.log_ratio(pair, here)
+            ratio = s.log_ratio(pair, s.embed(here))
             raw = ratio[:, 0] + s.log_prior(pair[0])
             parts.append(tuple(v.double().cpu().numpy() for v in (ratio[:, 0], ratio[:, 1], raw)))
             bar.advance(pair.shape[1], "pairs")
-    joint, marginal, raw_ = (np.concatenate(values, 1) for values in zip(*parts, strict=True))
-    return joint, marginal, raw_
+    found = [np.concatenate(values, 1) for values in zip(*parts, strict=True)]
+    if not mixture:
+        return found
+    if s.n_members > 1:
+        notes.append("the mixture has no raw density: its balance over the larger test set is not computed")
+    return [np.concatenate([v, v if s.n_members == 1 else np.full_like(v[:1], np.nan)]) for v in found]
 
 
-def _warn_about_numbers(
-    found: dict[str, Array], members: list[str], s: Surrogate, samples: int, notes: list[str]
-) -> None:
+def _warn_about_numbers(found: dict[str, Array], members: list[str], samples: int, notes: list[str]) -> None:
     broken = [m for m, row in zip(members, found["rank"], strict=True) if np.isnan(row).any()]
     if broken:
         notes.append(f"log densities of {', '.join(broken)} are NaN for some pairs, and so is what depends on them")
@@ -263,11 +270,11 @@ def _warn_about_numbers(
             "remain uniform under calibration but see little else; more samples would help"
         )
         warn(notes[-1])
-    sampled, few = ((found["source"][judged] == way).mean(-1).max(initial=0.0) for way in (FROM_DRAWS, FROM_FEW))
+    sampled, few = ((found["source"][judged] == way).mean(-1).max(initial=0.0) for way in (FROM_MORE, FROM_FEW))
     if sampled >= 0.05:
         notes.append(
             f"for up to {_per_cent(sampled)} of a member's pairs the points of the rank were too few for the "
-            "normaliser: log posterior and entropy are from draws made for them"
+            "normaliser: log posterior and entropy are from points made for them"
         )
     if few >= 0.05:
         notes.append(
@@ -298,7 +305,7 @@ def _way(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:
 
 def _check_options(samples: int, alpha: float, delta: float, tolerance: str, recipe: str) -> None:
     if samples < 1:
-        raise ValueError(f"samples is the number of draws a pair and at least 1, got {samples}")
+        raise ValueError(f"samples is the number of draws for each pair and at least 1, got {samples}")
     if not 0 < alpha < 1 or not 0 <= delta < 1:
         raise ValueError(f"alpha lies in (0, 1) and delta in [0, 1), got {alpha} and {delta}")
     if tolerance not in TOLERANCES:

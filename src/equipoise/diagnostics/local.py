@@ -34,7 +34,7 @@ def local_coverage(
 
     Arguments:
         result: what `diagnose` returned, or HPD ranks with shape `(member, pair)`.
-        value: one number a pair, with shape `(n,)`: an array, a tensor, or the name of a variable of `result` over
+        value: one number per pair, with shape `(n,)`: an array, a tensor, or the name of a variable of `result` over
             pairs.
         levels: the levels at which coverage is read.
         bins: how many bins, each with n/bins pairs.
@@ -43,8 +43,8 @@ def local_coverage(
 
     Returns:
         Dimensions member, bin, level: `coverage`, `coverage_lower`, `coverage_upper`, `coverage_auc`,
-            `coverage_auc_se`, and for each bin `value`, the median, with its edges
-            `value_low` and `value_high`, and `pairs`.
+            `coverage_auc_se`, and for each bin `value`, the median, with its edges `value_low` and `value_high`, and
+            `pairs`.
 
     Example:
         >>> rng = np.random.default_rng(0)

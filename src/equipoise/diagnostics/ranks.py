@@ -31,7 +31,7 @@ E = (Σw)² / Σw², a rank that is not uniform is pulled towards uniformity by 
 
 from __future__ import annotations
 
-__all__ = ["effective_size", "weighted_rank"]
+__all__ = ["weighted_rank"]
 
 import torch
 from torch import Tensor
@@ -76,15 +76,3 @@ def weighted_rank(
         mass_above, mass_equal, total = (weight * above).sum(-2), (weight * equal).sum(-2), weight.sum(-2)
     rank = (mass_above + uniform * (mass_equal + own)) / (total + own)
     return torch.where(truth.isnan(), torch.nan, rank)
-
-
-def effective_size(log_weight: Tensor) -> Tensor:
-    """(Σw)² / Σw² of weights with shape `(*, S, B)`: how many equally weighted points would be as good; shape `(*, B)`.
-
-    Example:
-        >>> effective_size(torch.zeros(100, 1)).round()
-        tensor([100.])
-    """
-    return (
-        (2 * log_weight.logsumexp(-2) - (2 * log_weight).logsumexp(-2)).exp().nan_to_num(0.0)
-    )  # no weight at all: 0/0

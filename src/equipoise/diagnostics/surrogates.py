@@ -1,29 +1,30 @@
-"""What diagnostics need of a posterior: raw log densities of M members at given points and, where it can, draws."""
+"""What diagnostics need of a posterior: raw log densities of M members at given points and, where it can, draws.
+
+`EquipoiseSurrogate` is an `equipoise.Posterior`; those of other packages, and `as_surrogate`, are in `packages`.
+"""
 
 from __future__ import annotations
 
-__all__ = ["PARTICLES", "Surrogate", "checked", "module_place", "seeded"]
+__all__ = ["EquipoiseSurrogate", "Surrogate", "seeded"]
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.posteriors.tempered import tempered_sample
+from equipoise.posteriors.weighted import LogRatio
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
 
-#: Evaluations of a single classifier in one call, where particles are drawn.
-EACH_CALL = 1 << 13
-#: Tempered particles of each member and observation.
-PARTICLES = 1024
-
 
 class Surrogate(ABC):
-    """M densities p̂(θ|x), seen raw: as the networks give them, before anything is cut to the prior's support."""
+    """M densities p̂(θ|x), seen raw: as the networks give them, before anything is cut to the prior's support.
+
+    Methods take what `embed` makes of the observations as x.
+    """
 
     #: "flow" (has draws), "classifier" (has none) or "foreign" (has draws).
     kind: str
@@ -36,8 +37,8 @@ class Surrogate(ABC):
     dtype: torch.dtype | None = None
     #: Whether draws may lie outside the prior's support and have to be left out.
     can_leak: bool = False
-    #: Whether each of several classifiers can be evaluated at points of its own.
-    has_own_points: bool = False
+    #: Whether each of several members can be evaluated at points of its own (`own_log_ratio`).
+    own_points: bool = False
     #: Whether `log_density` is that of a density, up to what is cut off outside the prior's support; and, where it is
     #: not, whether `log_prob` is.
     normalised: bool = True
@@ -51,11 +52,15 @@ class Surrogate(ABC):
 
     @abstractmethod
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Raw log p̂ of every member at θ with shape `(*S, B, D)` and x with shape `(B, *x_shape)`; `(M, *S, B)`."""
+        """Raw log p̂ of every member at θ with shape `(*S, B, D)` and B observations; `(M, *S, B)`."""
 
     @abstractmethod
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draws with shape `(M, n, B, D)` and their raw log densities with shape `(M, n, B)`."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """What the members read of observations with shape `(B, *x_shape)`, along the first axis."""
+        return x
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """log p(θ), with shape `(*S, B)`; NaN where no prior is known."""
@@ -67,15 +72,20 @@ class Surrogate(ABC):
         """Raw log p̂ - log p of every member, with shape `(M, *S, B)`."""
         return self.log_density(theta, x) - self.log_prior(theta)
 
-    def ratio_of(self, x: Tensor, height: int) -> Callable[..., Tensor]:
-        """Log-ratios of a single classifier for `make_cells`, at most `height` rows of θ at once."""
+    def own_log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Raw log p̂ - log p of every member at its own θ, `(M, P, B, D)`; shape `(M, P, B)`."""
+        raise TypeError("the members cannot be evaluated at points of their own")
 
-        def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
-            here = x if columns is None else x[columns]
-            rows = theta.expand(-1, -1, len(here), -1)[0].split(height)
-            return torch.cat([self.log_ratio(part, here) for part in rows], 1)
+    def in_pieces(self, limit: int) -> LogRatio:
+        """Log-ratios of all members as a function for `equipoise.posteriors.engine`, `limit` evaluations per call."""
 
-        return ratio
+        def log_ratio(theta: Tensor, x: Tensor) -> Tensor:
+            parts = theta.split(max(1, limit // (self.n_members * len(x))), dim=1)
+            if len(theta) == 1:
+                return torch.cat([self.log_ratio(part[0], x) for part in parts], 1)
+            return torch.cat([self.own_log_ratio(part, x) for part in parts], 1)
+
+        return log_ratio
 
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor | None:
         """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
@@ -85,32 +95,46 @@ class Surrogate(ABC):
         """Find out from one pair, `(1, D)` and `(1, *x_shape)`, whether `log_density` is `normalised`."""
         return self.normalised
 
-    def particles(self, x: Tensor, generator: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """log Z of classifiers with shape `(M, B)` and draws with shape `(M, N, B, D)`, by tempered particles.
 
-        None where the members cannot be evaluated at points of their own.
-        """
-        if self.prior is None or (self.n_members > 1 and not self.has_own_points):
-            return None
-        ratio = self.ratio_of(x, max(1, EACH_CALL // len(x)))
-        seed = int(torch.randint(2**31, (), device=generator.device, generator=generator))
-        found = tempered_sample(ratio, self.prior, self.n_members, len(x), PARTICLES, seed, like)
-        return found.log_normalizer, found.theta
+class EquipoiseSurrogate(Surrogate):
+    """An `equipoise.Posterior`, all members at once."""
 
+    def __init__(self, posterior: Any) -> None:
+        self.posterior = posterior
+        self.kind, self.n_members = posterior.kind, posterior.n_members
+        self.prior, self.dim = posterior.prior, posterior.prior.dim
+        self.x_shape, self.device = tuple(posterior.x_shape), torch.device(posterior.device)
+        self.dtype = getattr(posterior, "dtype", torch.float32)
+        self.can_leak = bool(posterior.can_leak)
+        self.own_points = hasattr(posterior, "features")
+        stack = getattr(posterior, "stack", {})
+        if "x_loc" in stack and "x_scale" in stack:
+            loc, scale = stack["x_loc"][0].cpu(), stack["x_scale"][0].cpu()
+            # Without standardisation the constants are 0 and one number, and say nothing about the observations.
+            if bool((loc != 0).any()):
+                self.x_reference = loc, scale
 
-def checked(value: Tensor, shape: torch.Size, name: str) -> Tensor:
-    """Log densities, if they have this shape."""
-    if value.shape != shape:
-        raise ValueError(
-            f"{name} should have shape {tuple(shape)}, one density a parameter vector, got {tuple(value.shape)}"
-        )
-    return value
+    def embed(self, x: Tensor) -> Tensor:
+        """Features with shape `(B, M, C)`: an embedding may be all of the cost."""
+        return self.posterior.features(x).movedim(0, 1) if self.own_points else x
 
+    def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.log_ratio(theta, x) + self.log_prior(theta)
 
-def module_place(build: Any) -> tuple[torch.device, torch.dtype] | None:
-    """The device and the precision of a module's parameters; None for what is no module or has none."""
-    first = next(build.parameters(), None) if isinstance(build, torch.nn.Module) else None
-    return None if first is None else (first.device, first.dtype)
+    def log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratios: Tensor = self.posterior.log_ratios(theta, x, **self._known(x))
+        return ratios
+
+    def own_log_ratio(self, theta: Tensor, x: Tensor) -> Tensor:
+        ratios: Tensor = self.posterior.log_ratios(theta, x, each=True, **self._known(x))
+        return ratios
+
+    def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        draws: tuple[Tensor, Tensor] = self.posterior.sample_members(n, x, generator, **self._known(x))
+        return draws
+
+    def _known(self, features: Tensor) -> dict[str, Tensor]:
+        return {"features": features.movedim(1, 0)} if self.own_points else {}
 
 
 @contextmanager

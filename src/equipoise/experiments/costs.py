@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from equipoise.diagnostics.measure import CELLS_FROM, RELEASED_BINS
+from equipoise.diagnostics.pair_statistics import CELLS_FROM, RELEASED_BINS
 from equipoise.losses import rolls_needed
 
 from .cells import Cell, Stack

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from equipoise.diagnostics.measure import RECIPES
+from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.methods import METHODS, Method, resolve
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS

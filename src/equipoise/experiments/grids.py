@@ -29,7 +29,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from equipoise.diagnostics.measure import RECIPES
+from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.losses import pairs_needed
 from equipoise.priors import BoxUniform
 from equipoise.support.words import did_you_mean

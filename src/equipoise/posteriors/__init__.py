@@ -1,17 +1,28 @@
 """Posteriors: densities and draws of trained members and of their mixture; saved as safetensors and JSON.
 
-    posterior ──► inputs ──► ratios ──► flows
-    files, export                       classifiers ──► cells, tempered
+    posterior ──► shapes, training_range
+              ──► flows
+              ──► classifiers ──► engine ──► cells, proposals, particles ──► weighted
+    files, export
 
-`posterior` is the mixture; `flows` and `classifiers` are the two kinds of members; `memory` is what is known of the
-training pairs.
+`posterior` is the mixture; `flows` and `classifiers` are the two kinds of members. `engine` gives weighted points of a
+density that is known by its log-ratio; `evaluation` evaluates networks in pieces.
 """
 
 from __future__ import annotations
 
-from .cells import Cells, fits_cells, make_cells
+from .engine import draw_points, weighted_points
 from .files import load
-from .memory import remember, warn_if_seen
 from .posterior import Posterior
+from .training_range import describe_training, warn_if_seen
+from .weighted import WeightedPoints
 
-__all__ = ["Cells", "Posterior", "fits_cells", "load", "make_cells", "remember", "warn_if_seen"]
+__all__ = [
+    "Posterior",
+    "WeightedPoints",
+    "describe_training",
+    "draw_points",
+    "load",
+    "warn_if_seen",
+    "weighted_points",
+]

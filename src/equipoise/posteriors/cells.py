@@ -1,4 +1,4 @@
-r"""Classifiers in one and two dimensions: the posterior on cells, interpolated from few evaluations.
+r"""One and two dimensions: the posterior on cells, interpolated from few evaluations.
 
 In the coordinates u = F(θ) the prior is uniform on the unit cube, so that with cells c of volume |c|
 
@@ -29,14 +29,14 @@ __all__ = ["EVALUATIONS", "Cells", "fits_cells", "make_cells", "sample_cells"]
 import dataclasses
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.priors import Prior
 
-from .ratios import Ratio
+from .weighted import LogRatio
 
 #: Patches a side at first, by the number of dimensions.
 SIDE = {1: 64, 2: 8}
@@ -81,7 +81,7 @@ class Cells:
     error: Tensor
 
     @property
-    def log_normalizer(self) -> Tensor:
+    def log_z(self) -> Tensor:
         """log Z(x), with shape `(M, B)`."""
         return torch.logsumexp(self.log_mass, 1)
 
@@ -112,11 +112,12 @@ def fits_cells(prior: Prior) -> bool:
     return prior.dim <= 2 and prior.has_normal_map
 
 
-def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
+def make_cells(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor) -> Cells:
     """The posterior on cells.
 
     Arguments:
-        ratio: the log-ratios.
+        log_ratio: h, from θ with shape `(M or 1, G, B, D)` and observations to `(M, G, B)`.
+        x: B observations, along the first axis.
         prior: with one or two parameters and a map to the unit cube.
         like: a tensor of the dtype and device wanted.
     """
@@ -124,7 +125,7 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
     ticks = torch.arange(side, dtype=like.dtype, device=like.device) / side
     corner = torch.cartesian_prod(*[ticks] * dim).reshape(1, -1, 1, dim)
     width = like.new_full(corner.shape[:-1], 1 / side)
-    height = _evaluated(ratio, prior, corner, width)
+    height = _evaluated(log_ratio, x, prior, corner, width)
     members, _, _, batch = height.shape
     width = width.expand(members, -1, batch)
     patches = Patches(corner.expand(members, -1, batch, -1), width, height, torch.zeros_like(width))
@@ -145,13 +146,13 @@ def make_cells(ratio: Ratio, prior: Prior, like: Tensor) -> Cells:
             if not bool(go.any()):
                 break
         score = log_most + found.error.clamp_min(1e-9).log()
-        patches = _cut(patches, log_mass, score, go, ratio, prior)
+        patches = _cut(patches, log_mass, score, go, log_ratio, x, prior)
     offsets = _rule(dim, like.dtype, like.device).centres
     u = patches.corner.unsqueeze(2) + offsets.view(1, 1, -1, 1, dim) * patches.width[:, :, None, :, None]
     width = (patches.width / FINE[dim]).unsqueeze(2).expand(found.log_ratio.shape)
     error = (found.log_mass.logsumexp(2).softmax(1) * found.error).sum(1)
-    u, width, log_ratio, log_mass = (part.flatten(1, 2) for part in (u, width, found.log_ratio, found.log_mass))
-    return Cells(u, width, log_ratio, log_mass, error)
+    centres, sides, heights, masses = (p.flatten(1, 2) for p in (u, width, found.log_ratio, found.log_mass))
+    return Cells(centres, sides, heights, masses, error)
 
 
 class Rule(NamedTuple):
@@ -195,11 +196,11 @@ def _rule(dim: int, dtype: torch.dtype, device: torch.device) -> Rule:
     return Rule(*(t.to(device, dtype) for t in (*points, matrix, analysis[high], torch.cat(halve))))
 
 
-def _evaluated(ratio: Ratio, prior: Prior, corner: Tensor, width: Tensor, columns: Tensor | None = None) -> Tensor:
+def _evaluated(log_ratio: LogRatio, x: Any, prior: Prior, corner: Tensor, width: Tensor) -> Tensor:
     """h at the Chebyshev points of patches, with shape `(M, L, NODES^D, B)`."""
     nodes = _rule(prior.dim, corner.dtype, corner.device).nodes
     u = corner.unsqueeze(2) + nodes.view(1, 1, -1, 1, prior.dim) * width[:, :, None, :, None]
-    values = ratio(prior.from_uniform(u.flatten(1, 2)), columns)
+    values = log_ratio(prior.from_uniform(u.flatten(1, 2)).expand(-1, -1, len(x), -1), x)
     return values.unflatten(1, (corner.shape[1], -1)).nan_to_num(nan=math.nan, posinf=1e30, neginf=-1e30)
 
 
@@ -265,7 +266,9 @@ def _across(patches: Patches, found: Interpolated, log_mass: Tensor, dim: int) -
     return most
 
 
-def _cut(patches: Patches, log_mass: Tensor, score: Tensor, go: Tensor, ratio: Ratio, prior: Prior) -> Patches:
+def _cut(
+    patches: Patches, log_mass: Tensor, score: Tensor, go: Tensor, log_ratio: LogRatio, x: Any, prior: Prior
+) -> Patches:
     """Cut the worst patches of the members and observations `go`, with shape `(M, B)`.
 
     The others stay as they are, whatever their neighbours do, and get patches of width 0 to make shapes equal.
@@ -282,7 +285,7 @@ def _cut(patches: Patches, log_mass: Tensor, score: Tensor, go: Tensor, ratio: R
     width = parent.width / 2
     corner = (parent.corner.unsqueeze(2) + halves * width[:, :, None, :, None]).flatten(1, 2)
     width = width.repeat_interleave(pieces, 1)
-    height = _evaluated(ratio, prior, corner, width, None if len(columns) == batch else columns)
+    height = _evaluated(log_ratio, x if len(columns) == batch else x[columns], prior, corner, width)
     new = Patches(corner, width, height, _surprise(parent, height, dim))
 
     # Those that were cut go, and the lightest where there are too many.
@@ -326,13 +329,13 @@ def _surprise(parent: Patches, height: Tensor, dim: int) -> Tensor:
 
 
 def sample_cells(
-    cells: Cells, ratio: Ratio, prior: Prior, n: int, generator: torch.Generator, moves: int = 3
+    cells: Cells, log_ratio: LogRatio, x: Any, prior: Prior, n: int, generator: torch.Generator, moves: int = 3
 ) -> tuple[Tensor, Tensor]:
     """Draw from the posterior: a cell by its mass, a point inside it, then Metropolis steps that correct the cells'
     flatness.
 
     The piecewise constant density of the cells is an almost exact proposal: it is used in an independence Metropolis
-    chain, one a draw, whose acceptance ratio compares e^h at the point with e^h at its cell's centre. Each step is
+    chain, one per draw, whose acceptance ratio compares e^h at the point with e^h at its cell's centre. Each step is
     accepted nearly always, and the chain forgets its first point at that rate.
 
     Returns:
@@ -340,7 +343,7 @@ def sample_cells(
     """
     members, count, batch = cells.log_mass.shape
     device, dtype = cells.log_mass.device, cells.log_mass.dtype
-    weights = (cells.log_mass - cells.log_normalizer.unsqueeze(1)).exp().transpose(1, 2).reshape(members * batch, count)
+    weights = (cells.log_mass - cells.log_z.unsqueeze(1)).exp().transpose(1, 2).reshape(members * batch, count)
     cumulative = weights.double().cumsum(1)
     cumulative = cumulative / cumulative[:, -1:]
     flat_u = cells.u.expand(members, count, batch, -1).transpose(1, 2).reshape(members * batch, count, -1)
@@ -356,7 +359,7 @@ def sample_cells(
         u = (centre + jitter * flat_width.gather(1, index).unsqueeze(-1)).clamp(0, 1)
         theta = prior.from_uniform(u).view(members, batch, n, -1).transpose(1, 2)
         height = flat_h.gather(1, index).view(members, batch, n).transpose(1, 2)
-        return theta, ratio(theta) - height
+        return theta, log_ratio(theta, x) - height
 
     theta, score = propose()
     accepted = score.new_zeros(members, batch)

@@ -17,7 +17,7 @@ import torch
 
 from equipoise.support.randomness import integer, isolated
 
-from .inputs import observations
+from .shapes import observations
 
 if TYPE_CHECKING:
     from .posterior import Posterior
@@ -36,8 +36,8 @@ def to_arviz(
         seed: None for fresh draws each time.
 
     Returns:
-        An `arviz.InferenceData`, from ArviZ 1.0 on an `xarray.DataTree`, with the groups `posterior` (a chain a
-        member), `sample_stats` (`lp`, the log density of the mixture), `prior` and `observed_data`.
+        An `arviz.InferenceData`, from ArviZ 1.0 on an `xarray.DataTree`, with the groups `posterior` (one chain
+        per member), `sample_stats` (`lp`, the log density of the mixture), `prior` and `observed_data`.
     """
     try:
         import arviz

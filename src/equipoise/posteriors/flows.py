@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise.networks import SplineFlow, Stack
 
-from .ratios import by_observation, chunk, some_weights
+from .evaluation import by_observation, chunk, some_weights
 
 #: Quasi-random draws behind the mass of a flow inside the prior's support.
 INSIDE_POINTS = 1 << 10

@@ -27,9 +27,9 @@ from equipoise.support.devices import as_device
 from equipoise.support.randomness import generator as make_generator
 
 from . import classifiers, flows
-from .inputs import counts, observations, paired
-from .memory import warn_if_far
-from .ratios import Ratio, at_once, member_ratios, ratio_of, some_weights
+from .evaluation import at_once, member_ratios, some_weights
+from .shapes import counts, observations, paired
+from .training_range import warn_if_far
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -100,7 +100,7 @@ class Posterior:
 
     @property
     def members(self) -> list[Posterior]:
-        """One posterior a member."""
+        """One posterior per member."""
         return [self.select([m]) for m in range(self.n_members)]
 
     @classmethod
@@ -166,10 +166,6 @@ class Posterior:
         code = self.network.encode(theta if each else theta.unsqueeze(0))
         return self.network.ratio(self.stack, code, self.features(x) if features is None else features)
 
-    def ratio_of(self, x: Tensor, *, features: Tensor | None = None) -> Ratio:
-        """Log-ratios of θ and these observations, with the features of x computed once."""
-        return ratio_of(self.network, self.stack, self.features(x) if features is None else features)
-
     @torch.no_grad()
     def log_normalizers(self, x: Tensor) -> Tensor:
         """What to subtract from `log_ratios` to normalise each member over the prior: `(M, B)` for `(B, *x_shape)`."""
@@ -203,7 +199,7 @@ class Posterior:
 
         Arguments:
             theta: with shape `(*T, D)`.
-            x: with shape `(*X, *x_shape)`; leading dimensions broadcast against θ's: one x for all θ, or one x a θ.
+            x: with shape `(*X, *x_shape)`; leading dimensions broadcast against θ's: one x for all θ, or one x per θ.
 
         Returns:
             With shape `(*,)`, the broadcast of `*T` and `*X`.

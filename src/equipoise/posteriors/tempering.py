@@ -37,7 +37,7 @@ from torch import Tensor
 from equipoise.priors import Prior
 from equipoise.support.randomness import integer, isolated
 
-from .tempered import prior_points
+from .weighted import prior_points
 
 #: The standard error of log Z that is aimed at.
 TARGET_ERROR = 0.01

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from equipoise.losses import pairs_needed
 from equipoise.methods import Method, resolve
 from equipoise.networks import Embedding, Flat, Network
-from equipoise.posteriors import Posterior, remember
+from equipoise.posteriors import Posterior, describe_training
 from equipoise.priors import as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.checks import finite_number, true_or_false, whole_number
@@ -223,7 +223,7 @@ def fit_many(
     # The paper's protocols know their data; yours may meet an observation that is unlike them.
     some = rows[0][: rows_to_read(1 << 14, x_shape)]
     memories = [
-        remember(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
+        describe_training(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
         for theta, x in pairs
     ]
 

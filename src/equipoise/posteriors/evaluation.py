@@ -1,23 +1,29 @@
 """Log-ratios of a stack of members, evaluated in pieces.
 
-A network, its stack of weights and a batch of observations give log-ratios with shape `(M, S, B)`, for S parameters an
+A network, its stack of weights and a batch of observations give log-ratios with shape `(M, P, B)`, for P parameters per
 observation. Two limits cut that array: `CHUNK` what is held at a time, and `AT_ONCE` what goes through the network in
-one call. Features of x are computed once a piece, whatever S is.
+one call. Features of x are computed once per piece, whatever P is.
 """
 
 from __future__ import annotations
 
-__all__ = ["Ratio", "at_once", "by_observation", "chunk", "member_ratios", "ratio_of", "some_weights"]
+__all__ = [
+    "at_once",
+    "by_observation",
+    "chunk",
+    "log_ratio_of",
+    "member_ratios",
+    "some_weights",
+]
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from equipoise.networks import Network, Stack
 
-from .tempered import prior_points
+from .weighted import LogRatio, prior_points
 
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
 CHUNK = {"cpu": 1 << 16, "cuda": 1 << 20}
@@ -49,7 +55,7 @@ def at_once(x: Tensor, stack: Stack, evaluations: int) -> int:
 
 
 def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function of observations, piece by piece, with `evaluations` a member and observation.
+    """A function of observations, piece by piece, with `evaluations` per member and observation.
 
     Arguments:
         x: with shape `(B, *x_shape)`.
@@ -65,18 +71,31 @@ def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable
     return torch.cat([function(piece) for piece in pieces], 1) if len(x) else x.new_zeros(members, 0)
 
 
+def log_ratio_of(network: Network, stack: Stack) -> LogRatio:
+    """The members' log-ratios as a function of θ and of the observations' features with shape `(B, M, C)`.
+
+    Features are `network.embed(stack, x.unsqueeze(0)).movedim(0, 1)`, computed once for each observation.
+    """
+
+    def log_ratio(theta: Tensor, features: Tensor) -> Tensor:
+        codes, of = network.encode(theta), features.movedim(1, 0)
+        return torch.cat([network.ratio(stack, c, of) for c in codes.split(_height(of), dim=1)], 1)
+
+    return log_ratio
+
+
 def member_ratios(network: Network, stack: Stack, theta: Tensor, inside: Tensor, x: Tensor) -> Tensor:
     """The log-ratio of every member, with θ outside the prior's support replaced by a point inside it.
 
     Arguments:
         network: the architecture.
         stack: the weights.
-        theta: with shape `(S, B, D)`.
-        inside: whether θ is inside the support, with shape `(S, B)`.
+        theta: with shape `(P, B, D)`.
+        inside: whether θ is inside the support, with shape `(P, B)`.
         x: with shape `(B, *x_shape)`.
 
     Returns:
-        With shape `(M, S, B)`.
+        With shape `(M, P, B)`.
     """
     weights = some_weights(stack)
     members, (rows, batch) = len(weights), theta.shape[:2]
@@ -84,33 +103,12 @@ def member_ratios(network: Network, stack: Stack, theta: Tensor, inside: Tensor,
         theta = torch.where(inside.unsqueeze(-1), theta, prior_points(network.prior, 1, weights)[0])
     if rows == 0 or batch == 0:
         return theta.new_zeros(members, rows, batch)
-    size = at_once(x, stack, rows)
-    parts = []
-    for t, piece in zip(theta.split(size, dim=1), x.split(size), strict=True):
-        features = network.embed(stack, piece.unsqueeze(0))
-        ratios = [network.ratio(stack, network.encode(s.unsqueeze(0)), features) for s in t.split(_height(features))]
-        parts.append(torch.cat(ratios, 1))
-    return torch.cat(parts, 2)
-
-
-def ratio_of(network: Network, stack: Stack, features: Tensor) -> Ratio:
-    """Log-ratios as a function of θ, for the observations with these features, with shape `(M, B, C)`."""
-
-    def ratio(theta: Tensor, columns: Tensor | None = None) -> Tensor:
-        of = features if columns is None else features[:, columns]
-        codes = network.encode(theta).expand(-1, -1, of.shape[1], -1)
-        return torch.cat([network.ratio(stack, c, of) for c in codes.split(_height(of), dim=1)], 1)
-
-    return ratio
+    size, log_ratio = at_once(x, stack, rows), log_ratio_of(network, stack)
+    pieces = zip(theta.unsqueeze(0).split(size, dim=2), x.split(size), strict=True)
+    return torch.cat([log_ratio(t, network.embed(stack, o.unsqueeze(0)).movedim(0, 1)) for t, o in pieces], 2)
 
 
 def _height(features: Tensor) -> int:
     """How many rows of θ go through a network in one call, for features with shape `(M, B, C)`."""
     members, batch = features.shape[:2]
     return max(1, AT_ONCE.get(features.device.type, AT_ONCE["cpu"]) // (members * batch))
-
-
-class Ratio(Protocol):
-    """Log-ratios `(M, G, B)` of θ with shape `(M or 1, G, B or 1, D)`, of all observations or of `columns`."""
-
-    def __call__(self, theta: Tensor, columns: Tensor | None = None) -> Tensor: ...

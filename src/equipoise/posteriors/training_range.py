@@ -1,12 +1,12 @@
-"""What a posterior remembers of its training pairs: where x lay, and a few of the pairs themselves.
+"""What a posterior keeps of its training pairs: the range of x, and hashes of a few pairs.
 
 A network answers for any x, and far from its training data often with a very narrow posterior. And pairs that it has
-been trained on say nothing about its coverage. Both are mistakes that numbers alone do not show, so both are told.
+been trained on say nothing about its coverage. Numbers alone show neither mistake, so both give a warning.
 """
 
 from __future__ import annotations
 
-__all__ = ["remember", "warn_if_far", "warn_if_seen"]
+__all__ = ["describe_training", "warn_if_far", "warn_if_seen"]
 
 import hashlib
 from typing import Any
@@ -18,14 +18,14 @@ from equipoise.support.errors import warn
 
 #: How far outside the range of its training data an observation may lie, in units of that range.
 FAR = 0.5
-#: How many observations of a call are looked at.
-LOOK = 4096
-#: How many training pairs are remembered.
+#: How many observations of a call are compared.
+COMPARED = 4096
+#: How many training pairs are kept, as hashes.
 PAIRS = 64
 
 
-def remember(theta: Tensor, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Plain data for a posterior's record.
+def describe_training(theta: Tensor, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The range of x and hashes of a few pairs, as plain data for a posterior's record.
 
     Arguments:
         theta: training parameters with shape `(N, D)`.
@@ -43,12 +43,12 @@ def remember(theta: Tensor, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]
     }
 
 
-def warn_if_far(memory: dict[str, Any] | None, x: Tensor) -> None:
-    """Say so if an observation `(B, *x_shape)` lies far outside the range that x had in training."""
-    if not memory or not len(x):
+def warn_if_far(known: dict[str, Any] | None, x: Tensor) -> None:
+    """Warn if an observation `(B, *x_shape)` lies far outside the range that x had in training."""
+    if not known or not len(x):
         return
-    x = x[:LOOK].to(torch.get_default_dtype())
-    low, high = (torch.tensor(memory[n], dtype=x.dtype, device=x.device).view(memory["shape"]) for n in ("low", "high"))
+    x = x[:COMPARED].to(torch.get_default_dtype())
+    low, high = (torch.tensor(known[n], dtype=x.dtype, device=x.device).view(known["shape"]) for n in ("low", "high"))
     # What never varied in training may differ by rounding.
     unit = torch.where(high > low, high - low, 1e-3 * high.abs()).clamp(min=torch.finfo(x.dtype).tiny)
     outside = torch.maximum(low - x, x - high) / unit
@@ -68,19 +68,19 @@ def warn_if_far(memory: dict[str, Any] | None, x: Tensor) -> None:
     )
 
 
-def warn_if_seen(memory: dict[str, Any] | None, theta: Tensor, x: Tensor) -> str:
-    """Say so if pairs that are to judge a posterior have trained it; the warning's text, or nothing."""
-    if not memory:
+def warn_if_seen(known: dict[str, Any] | None, theta: Tensor, x: Tensor) -> str:
+    """Warn if pairs that are to judge a posterior have trained it; the warning's text, or ""."""
+    if not known:
         return ""
-    known = {word[:16] for word in memory["pairs"]}
-    rows = [i for i, row in enumerate(theta) if _hash(row) in known]
-    whole = set(memory["pairs"])
+    parameters = {word[:16] for word in known["pairs"]}
+    rows = [i for i, row in enumerate(theta) if _hash(row) in parameters]
+    whole = set(known["pairs"])
     seen = sum(_fingerprint(theta[i], x[i]) in whole for i in rows)
     if not seen:
         return ""
     text = (
         f"the posterior was trained on some of these pairs ({seen} of the {len(whole)} training pairs that it "
-        "remembers are among them). Coverage on pairs it knows by heart says nothing; simulate new ones"
+        "keeps are among them). Coverage on pairs that it was trained on says nothing; simulate new ones"
     )
     warn(text)
     return text

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.support.arrays import plain
+from equipoise.support.arrays import as_tensor
 from equipoise.support.errors import warn
 
 from .surrogates import Surrogate
@@ -22,9 +22,9 @@ PIECE = 1 << 20
 
 def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
     """θ with shape `(n, D)` and x with shape `(n, *x_shape)`, on the CPU or where they were, or a ValueError."""
-    theta, x = _tensor(theta, "theta"), _tensor(x, "x")
+    theta, x = as_tensor(theta, "theta").detach(), as_tensor(x, "x").detach()
     if theta.ndim != 2:
-        raise ValueError(f"theta should have shape (n, D), one row a pair, got {tuple(theta.shape)}")
+        raise ValueError(f"theta should have shape (n, D), one row per pair, got {tuple(theta.shape)}")
     n = len(theta)
     if x.ndim == 0 or len(x) != n:
         raise ValueError(
@@ -124,11 +124,3 @@ def _moments(x: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     # What is constant has a spread of 0, whatever rounding makes of the squares.
     spread = (squares / count - mean.square()).clamp_min(1e-300).sqrt()
     return mean.flatten(), torch.where(most > least, spread, 0.0).flatten()
-
-
-def _tensor(value: Any, name: str) -> Tensor:
-    try:
-        tensor = torch.as_tensor(plain(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} should be a tensor or an array of numbers, got {type(value).__name__}") from error
-    return tensor.detach()

@@ -11,9 +11,9 @@ import torch
 from torch import Size, Tensor
 
 from equipoise.networks import Network, Stack
-from equipoise.support.arrays import TOO_LARGE, plain
+from equipoise.support.arrays import TOO_LARGE, as_tensor
 
-from .ratios import some_weights
+from .evaluation import some_weights
 
 
 def counts(sample_shape: Any) -> Size:
@@ -32,7 +32,7 @@ def observations(network: Network, stack: Stack, x: Any) -> Tensor:
     like, x_shape = some_weights(stack), network.x_shape
     if x is None:
         raise ValueError(f"the observation is missing: x, with shape {x_shape}")
-    given = torch.as_tensor(plain(x)).to(like.device)
+    given = as_tensor(x, "x").to(like.device)
     if given.is_complex():
         raise ValueError("x is complex; give real and imaginary parts as channels, as in training")
     x = given.to(like.dtype) if given.is_floating_point() else given
@@ -64,17 +64,19 @@ def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, 
         broadcast of `*T` and `*X`.
     """
     like, dim, x_shape = some_weights(stack), network.dim, network.x_shape
-    theta, x = torch.as_tensor(plain(theta)).to(like.device, like.dtype), plain(x)
+    theta = as_tensor(theta, "theta").to(like.device, like.dtype)
     if theta.ndim == 0 or theta.shape[-1] != dim:
         raise ValueError(f"theta has shape {tuple(theta.shape)}, but the posterior has {dim} parameter(s)")
-    given, x = x, observations(network, stack, x)
-    leading = torch.as_tensor(given).shape[: torch.as_tensor(given).ndim - len(x_shape)]
+    given = None if x is None else as_tensor(x, "x")
+    x = observations(network, stack, given)
+    assert given is not None
+    leading = given.shape[: given.ndim - len(x_shape)]
     try:
         shape = torch.broadcast_shapes(theta.shape[:-1], leading)
     except RuntimeError:
         raise ValueError(
             f"theta's leading dimensions {tuple(theta.shape[:-1])} do not broadcast against x's {tuple(leading)}: "
-            "give one x for all theta, or one x a theta"
+            "give one x for all theta, or one x per theta"
         ) from None
     sizes = (*[1] * (len(shape) - len(leading)), *leading)
     stretched, varied = ([a for a, size in enumerate(sizes) if (size == 1) == one] for one in (True, False))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.posteriors import remember
-from equipoise.posteriors.memory import warn_if_far
+from equipoise.posteriors import describe_training
+from equipoise.posteriors.training_range import warn_if_far
 
 PRIOR = eq.BoxUniform(-torch.ones(2), torch.ones(2))
 QUICK = {"epochs": 2, "members": 2, "batch_size": 32, "progress": False}
@@ -52,7 +52,7 @@ def test_held_out_pairs_are_never_far(posterior: eq.Posterior) -> None:
 def test_ranges_are_the_channels_of_an_image_and_need_no_spread() -> None:
     x = torch.randint(0, 200, (50, 2, 6, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     x[:, 1] = 7  # a channel that never varies
-    memory = remember(torch.zeros(50, 2), x, (2, 1, 1))
+    memory = describe_training(torch.zeros(50, 2), x, (2, 1, 1))
     assert memory["low"] == [float(x[:, 0].min()), 7.0] and memory["high"] == [float(x[:, 0].max()), 7.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.posteriors.tempered import tempered_sample
+from equipoise.posteriors.particles import run_particles
 
 
 def linear(theta: Tensor) -> Tensor:
@@ -40,12 +40,12 @@ def test_the_effective_sample_size_that_is_told_is_the_one_that_there_is(ratio: 
     prior = eq.GaussianPrior(torch.zeros(dim), torch.eye(dim))
     calls = 0
 
-    def counted(theta: Tensor) -> Tensor:
+    def counted(theta: Tensor, x: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         return ratio(theta)
 
-    runs = [tempered_sample(counted, prior, 1, 1, 512, seed, torch.zeros(1)) for seed in range(40)]
+    runs = [run_particles(counted, torch.zeros(1, 1), prior, 512, seed, torch.zeros(1)) for seed in range(40)]
     draws = torch.stack([run.theta[0, :, 0] for run in runs])
     seen = draws.var(1).mean(0) / draws.mean(1).var(0)
     told = sum(float(run.ess) for run in runs) / len(runs)

@@ -24,7 +24,7 @@ LEAST_GAIN = 0.005
 
 
 def summary(ds: xr.Dataset) -> str:
-    """The verdict table of a dataset from `diagnose`, one line a member, to print, and what to know about it.
+    """The verdict table of a dataset from `diagnose`, one line per member, to print, and what to know about it.
 
     A column of what is not known (the gain over a prior that was not given, the information kept without an exact
     posterior) is left out. Below the table it says where a curve is below its level, what leaks out of the prior and
@@ -46,7 +46,7 @@ def summary(ds: xr.Dataset) -> str:
         >>> print(head)
         member   verdict                  coverage AUC     log posterior   nats over prior      balance g
         >>> print(learnt)
-        0 and mixture: the gain over the prior cannot be told from 0; as far as these pairs show, nothing was learnt
+        0 and mixture: the gain over the prior is indistinguishable from 0, as if nothing was learnt
     """
     members = [str(m) for m in ds["member"].values]
     columns = [("coverage AUC", _column(ds, "coverage_auc", 3)), ("log posterior", _column(ds, "nominal_log_prob", 2))]
@@ -65,8 +65,8 @@ def summary(ds: xr.Dataset) -> str:
     allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
     rows.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     notes = [f"note: {note}" for note in ds.attrs["notes"].splitlines() if note]
-    told = [_below(ds, members, verdicts), _leaked(ds, members), notes, _learnt(ds, members, verdicts)]
-    return "\n".join([*rows, *(line for lines in told for line in lines), *_next(ds, members, verdicts)])
+    below, learnt = _below(ds, members, verdicts), _learnt(ds, members, verdicts)
+    return "\n".join([*rows, *below, *_leaked(ds, members), *notes, *learnt, *_next(ds, members, verdicts)])
 
 
 def _column(ds: xr.Dataset, name: str, digits: int) -> list[str]:
@@ -78,35 +78,32 @@ def _column(ds: xr.Dataset, name: str, digits: int) -> list[str]:
 
 def _below(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> list[str]:
     """Where those that are overconfident are so."""
-    told = []
+    lines = []
     for i, (member, verdict) in enumerate(zip(members, verdicts, strict=True)):
         if verdict == OVERCONFIDENT:
             level, coverage = (float(v) for v in lowest(ds["rank"].values[i]))
             # As many digits as tell the level from 1, and the coverage from the level.
             digits = int(np.clip(-np.floor(np.log10(min(1 - level, level - coverage))), 2, 6))
             words = f"coverage {coverage:.{digits}f}, {level - coverage:.{digits}f} below"
-            told.append(f"{member} at level {level:.{digits}f} ({words})")
-    return ["where coverage is furthest below its level, measured by its noise: " + ", ".join(told)] if told else []
+            lines.append(f"{member} at level {level:.{digits}f} ({words})")
+    return ["where coverage is furthest below its level, measured by its noise: " + ", ".join(lines)] if lines else []
 
 
 def _learnt(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> list[str]:
     """Which members say no more about the truth than the prior does, or less."""
     gain, error = ds["gain"].values, np.nan_to_num(ds["gain_se"].values)
     nothing = abs(gain) <= np.maximum(TWO_SIDED * error, LEAST_GAIN)  # false where the gain is not known
-    told = []
+    lines = []
     if nothing.any():
         named = [m for m, n in zip(members, nothing, strict=True) if n]
-        text = (
-            f"{listed(named)}: the gain over the prior cannot be told from 0; as far as these pairs show, nothing was "
-            "learnt"
-        )
+        text = f"{listed(named)}: the gain over the prior is indistinguishable from 0, as if nothing was learnt"
         if any(n and v == CERTIFIED for n, v in zip(nothing, verdicts, strict=True)):
             text += f" (the prior itself is conservative: {CERTIFIED} says no more than that here)"
-        told.append(text)
+        lines.append(text)
     if (worse := (gain < 0) & ~nothing).any():
         named = [m for m, w in zip(members, worse, strict=True) if w]
-        told.append(f"{listed(named)}: says less about the true parameters than the prior does")
-    return told
+        lines.append(f"{listed(named)}: says less about the true parameters than the prior does")
+    return lines
 
 
 def _leaked(ds: xr.Dataset, members: Sequence[str]) -> list[str]:
@@ -134,19 +131,19 @@ def _next(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> li
     bad = [m for m, v in judged.items() if v == OVERCONFIDENT]
     open_ = [m for m, v in judged.items() if v == INCONCLUSIVE]
     several = mixed and len(members) > 2
-    told = []
+    lines = []
     if bad:
-        told.append(f"what to do about {listed(bad)}: {_remedies(str(ds.attrs.get('method', '')), several)}")
+        lines.append(f"what to do about {listed(bad)}: {_remedies(str(ds.attrs.get('method', '')), several)}")
     elif several and (alone := [m for m, v in zip(members[:-1], verdicts, strict=False) if v == OVERCONFIDENT]):
-        told.append(f"what to do: use the mixture as a whole; {listed(alone)} alone would be overconfident")
+        lines.append(f"what to do: use the mixture as a whole; {listed(alone)} alone would be overconfident")
     more = ds["pairs_to_settle"].sel(member=open_).values
     if len(more) and np.isfinite(more).all():
         pairs = int(ds.attrs["pairs"])
-        told.append(
+        lines.append(
             f"what to do about {listed(open_)}: judge again with {roughly(more.max() + pairs, pairs)} fresh pairs in "
             "all; until then it is not certified"
         )
-    return told
+    return lines
 
 
 def _remedies(method: str, several: bool) -> str:

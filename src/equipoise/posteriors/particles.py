@@ -1,10 +1,6 @@
-r"""Classifiers in more than two dimensions: quasi-random normalisers, and tempered sequential Monte Carlo.
+r"""Tempered sequential Monte Carlo: particles that follow a density from the prior to the posterior.
 
-**The normaliser.** \(\log Z(x) = \log E_{p(θ)} e^{h(θ,x)}\), the mean over a fixed set of quasi-random prior draws.
-Its accuracy is seen in the effective sample size \((\sum w)^2 / \sum w^2\) of the weights \(w = e^h\). Where that is
-small, the posterior is too narrow for prior draws, and the particles of the sampler below help out (`importance`).
-
-**The sampler.** Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β
+Particles start at the prior and follow \(p(θ) e^{β h(θ, x)}\) from β = 0 to 1. Each stage raises β
 as far as keeps the effective sample size of the incremental weights at half of the particles (by bisection), resamples
 systematically, and moves the particles by random-walk Metropolis steps with their own covariance, scaled by
 \(2.38/\sqrt{D}\) and tuned towards an acceptance of 0.25. The product of the stages' mean weights estimates Z(x). At
@@ -13,7 +9,7 @@ then a leap: a proposal z' from q = N(μ, 1.44 Σ), with the particles' mean and
 with \(\min\{1, π(z') q(z) / π(z) q(z')\}\). Where the posterior is about Gaussian a leap forgets at once what a walk
 takes tens of steps to; elsewhere half of the moves are lost.
 
-**Its effective sample size.** Particles that descend from one ancestor start as copies and become independent as
+**Effective sample size.** Particles that descend from one ancestor start as copies and become independent as
 they move. With \(n_a\) descendants of ancestor a among N particles, \(N_{anc} = N^2/\sum n_a^2\), and with ρ the
 correlation of particles before and after all the moves since resampling, \(N_{eff} = N / (1 + ρ (N/N_{anc} - 1))\).
 A correlation is seen up to \(1/\sqrt N\), which is not little beside \(N_{anc}/N\). But that of a reversible chain is
@@ -27,11 +23,12 @@ asked for.
 
 from __future__ import annotations
 
-__all__ = ["Density", "Tempered", "density_of", "effective_weights", "prior_points", "tempered_sample"]
+__all__ = ["Density", "Particles", "density_of", "run_particles", "systematic"]
 
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +37,8 @@ from equipoise.priors import Prior
 from equipoise.support.randomness import generator as make_generator
 from equipoise.support.randomness import isolated
 
-#: Quasi-random prior draws behind a normaliser.
-POINTS = 1 << 13
+from .weighted import LogRatio, effective_size
+
 MAX_STAGES, MAX_MOVES = 60, 200
 #: How many times as wide as the particles a leap's proposal is.
 LEAP = 1.2
@@ -51,89 +48,70 @@ LOOKS = (5, 10, 20, 40, 80, 160, MAX_MOVES)
 #: Moves of a stage, but for the last.
 MOVES = 8
 
-#: log p and h of z with shape `(M, N, B, D)`, each with shape `(M, N, B)`.
+#: log p and h of z with shape `(M or 1, N, B, D)`, with shapes `(M or 1, N, B)` and `(M, N, B)`.
 Density = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclasses.dataclass
-class Tempered:
-    """What the sampler found for each member and observation.
+class Particles:
+    """Equally weighted particles of each member and observation.
 
     Arguments:
-        theta: particles, with shape `(M, N, B, D)`.
-        log_normalizer: log Z(x), with shape `(M, B)`.
+        theta: with shape `(M, N, B, D)`.
+        log_z: the estimate of log Z(x), with shape `(M, B)`.
         ess: the effective sample size, with shape `(M, B)`.
-        stages: how many temperatures it took.
-        z: the particles in the coordinates of `density_of`, with shape `(M, N, B, D)`, as they were after the first
-            stage at β = 1 and `MOVES` moves. Moves after that go on for as long as any observation needs them.
+        z_first: the particles in the coordinates of `density_of`, with shape `(M, N, B, D)`, as they were after the
+            first stage at β = 1 and `MOVES` moves. Moves after that go on for as long as any observation needs them.
         finished: whether they arrived at β = 1, with shape `(M, B)`.
     """
 
     theta: Tensor
-    log_normalizer: Tensor
+    log_z: Tensor
     ess: Tensor
-    stages: int
-    z: Tensor
+    z_first: Tensor
     finished: Tensor
 
 
-def prior_points(prior: Prior, n: int, like: Tensor) -> Tensor:
-    """n fixed draws of the prior, `(n, D)`: scrambled Sobol points where it has quantiles, else its own.
+def density_of(log_ratio: LogRatio, x: Any, prior: Prior) -> Density:
+    """The density in the coordinates z: log p without its constant where z ~ N(0, I), and h.
 
-    Its own are the same every time if it draws from the global generator of torch or NumPy.
-    """
-    if prior.has_normal_map:
-        u = torch.quasirandom.SobolEngine(prior.dim, scramble=True, seed=20230421).draw(n).to(like)
-        return prior.from_uniform(u.clamp(1e-7, 1 - 1e-7))
-    with isolated(20230421):
-        return prior.sample((n,)).to(like)
-
-
-def density_of(ratio: Callable[[Tensor], Tensor], prior: Prior) -> Density:
-    """The density that particles follow, from log-ratios with shape `(M, N, B)` of θ with shape `(M, N, B, D)`.
-
-    log p is without its constant where z ~ N(0, I). Outside the support log p is -inf and h is 0.
+    Outside the support log p is -inf and h is 0.
     """
 
     def density(z: Tensor) -> tuple[Tensor, Tensor]:
         if prior.has_normal_map:
-            return -0.5 * z.square().sum(-1), ratio(prior.from_normal(z))
+            return -0.5 * z.square().sum(-1), log_ratio(prior.from_normal(z), x)
         log_prior = prior.log_prob(z).to(z)
         inside = log_prior.isfinite()
         anchor = torch.where(inside.unsqueeze(-1), z, z.new_zeros(()))
-        return log_prior, torch.where(inside, ratio(anchor), 0.0)
+        return log_prior, torch.where(inside, log_ratio(anchor, x), 0.0)
 
     return density
 
 
-def effective_weights(log_w: Tensor) -> Tensor:
-    """The effective sample size (Σw)² / Σw² of weights with shape `(M, N, B)`, with shape `(M, B)`."""
-    return (2 * torch.logsumexp(log_w, 1) - torch.logsumexp(2 * log_w, 1)).exp()
-
-
-def tempered_sample(
-    ratio: Callable[[Tensor], Tensor], prior: Prior, members: int, batch: int, n: int, seed: int, like: Tensor
-) -> Tempered:
+def run_particles(log_ratio: LogRatio, x: Any, prior: Prior, n: int, seed: int, like: Tensor) -> Particles:
     """Run the sampler for all members and observations at once.
 
     Arguments:
-        ratio: log-ratios with shape `(M, N, B)` of θ with shape `(M, N, B, D)`.
+        log_ratio: h, from θ with shape `(M or 1, N, B, D)` and observations to `(M, N, B)`.
+        x: B observations, along the first axis.
         prior: the prior.
-        members: M.
-        batch: B.
         n: the number of particles N.
         seed: of the random numbers, which all members and observations share.
         like: a tensor of the dtype and device wanted.
     """
     generator = make_generator(seed, "tempered", device=like.device)
-    mapped = prior.has_normal_map
-    shape = (members, n, batch, prior.dim)
+    mapped, batch = prior.has_normal_map, len(x)
     start = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
-    z = start if mapped else _prior_draws(prior, n, seed, like)
-    z = z[None, :, None, :].expand(shape).clone()
-
-    density = density_of(ratio, prior)
+    if not mapped:
+        with isolated(seed):
+            start = prior.sample((n,)).to(like)
+    z = start[None, :, None, :].expand(1, n, batch, prior.dim)
+    density = density_of(log_ratio, x, prior)
     log_prior, h = density(z)
+    members = len(h)
+    shape = (members, n, batch, prior.dim)
+    z, log_prior = z.expand(shape), log_prior.expand(h.shape)
     first = z
     beta = like.new_zeros(members, batch)
     log_z = like.new_zeros(members, batch)
@@ -141,16 +119,17 @@ def tempered_sample(
     ancestors = torch.arange(n, device=like.device).view(1, n, 1).expand(members, n, batch)
     ess = like.new_full((members, batch), float(n))
 
-    stages = 0
-    while bool((beta < 1).any()) and stages < MAX_STAGES:
-        stages += 1
+    last = True
+    for _ in range(MAX_STAGES):
+        if bool((beta >= 1).all()):
+            break
         step = _next_step(h, 1 - beta, n / 2)
         weights = step.unsqueeze(1) * h
         log_z = log_z + torch.logsumexp(weights, 1) - math.log(n)
         arrived = beta >= 1
         beta = torch.where(beta + step > 1 - 1e-6, 1.0, beta + step)
         offset = torch.rand((), generator=generator, device=like.device, dtype=torch.float64)
-        picks = _systematic(torch.softmax(weights.double(), 1), offset)
+        picks = systematic(torch.softmax(weights.double(), 1), offset, n)
         z = z.gather(1, picks.unsqueeze(-1).expand(shape))
         log_prior, h, ancestors = (t.gather(1, picks) for t in (log_prior, h, ancestors))
         before = z.clone()
@@ -158,7 +137,7 @@ def tempered_sample(
         factor, centre = _cholesky(z), z.mean(1, keepdim=True)
         half = z
         for move in range(MAX_MOVES if last else MOVES):
-            leap = (beta >= 1) & (move % 2 == 1)  # whatever the others do
+            leap = (beta >= 1) & (move % 2 == 1)
             noise = torch.randn(n, prior.dim, generator=generator, device=like.device, dtype=like.dtype)
             toss = torch.rand(n, generator=generator, device=like.device, dtype=like.dtype).log()
             jump = torch.einsum("mbij,nj->mnbi", factor, noise)
@@ -183,39 +162,35 @@ def tempered_sample(
                 half = z
                 if bool((ess >= n / 2).all()):
                     break
-    if stages and not last:
+    if not last:
         ess = _effective(ancestors, before, z, z)
-    return Tempered(prior.from_normal(z) if mapped else z, log_z, ess, stages, first, beta >= 1)
-
-
-def _prior_draws(prior: Prior, n: int, seed: int, like: Tensor) -> Tensor:
-    with isolated(seed):
-        return prior.sample((n,)).to(like)
+    return Particles(prior.from_normal(z) if mapped else z, log_z, ess, first, beta >= 1)
 
 
 def _next_step(h: Tensor, room: Tensor, target: float) -> Tensor:
     """The largest increase of β, at most `room`, that keeps the effective sample size at `target`; shape `(M, B)`."""
-
-    def ess(step: Tensor) -> Tensor:
-        return effective_weights(step.unsqueeze(1) * h)
-
     low, high = torch.zeros_like(room), room
-    enough = ess(room) >= target
+    enough = effective_size(room.unsqueeze(1) * h) >= target
     for _ in range(40):
         middle = (low + high) / 2
-        good = ess(middle) >= target
+        good = effective_size(middle.unsqueeze(1) * h) >= target
         low, high = torch.where(good, middle, low), torch.where(good, high, middle)
     return torch.where(enough, room, low)
 
 
-def _systematic(weights: Tensor, offset: Tensor) -> Tensor:
-    """Systematic resampling along dimension 1: indices with shape `(M, N, B)`."""
-    n = weights.shape[1]
+def systematic(weights: Tensor, offset: Tensor | float, n: int) -> Tensor:
+    """Systematic resampling along dimension 1: indices with shape `(M, n, B)` from weights with shape `(M, P, B)`.
+
+    Arguments:
+        weights: not negative; their sum is taken to be 1.
+        offset: a number in [0, 1).
+        n: how many.
+    """
     cumulative = weights.transpose(1, 2).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
     ticks = (torch.arange(n, device=weights.device, dtype=weights.dtype) + offset) / n
-    picks = torch.searchsorted(cumulative.contiguous(), ticks.expand(cumulative.shape).contiguous(), right=True)
-    return picks.clamp(max=n - 1).transpose(1, 2)
+    picks = torch.searchsorted(cumulative.contiguous(), ticks.expand(*cumulative.shape[:2], n).contiguous(), right=True)
+    return picks.clamp(max=weights.shape[1] - 1).transpose(1, 2)
 
 
 def _cholesky(z: Tensor) -> Tensor:
