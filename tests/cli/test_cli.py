@@ -275,7 +275,7 @@ def test_looking_at_out_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_a_model_is_replaced_only_by_force(tmp_path):
     prior = eq.BoxUniform([0.0], [1.0])
     theta = prior.sample((200,))
-    eq.fit(theta, theta, prior=prior, members=1, epochs=1, hidden=(4,), progress=False).save(tmp_path / "m")
+    eq.fit(theta, theta, prior=prior, members=1, epochs=1, progress=False).save(tmp_path / "m")
     before = {f.name: f.read_bytes() for f in (tmp_path / "m").iterdir()}
     arguments = ("fit", tmp_path / "nowhere.npz", "--prior", "uniform(0,1)", "--out", tmp_path / "m")
     told = equipoise(*arguments, code=2).output

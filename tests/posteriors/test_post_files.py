@@ -49,7 +49,7 @@ def saved(tmp_path: Path) -> tuple[Posterior, Path]:
     g = torch.Generator().manual_seed(0)
     theta = BOX.from_uniform(torch.rand(100, 2, generator=g))
     x = torch.randn(100, 4, generator=g)
-    p = eq.fit(theta, x, prior=BOX, method="bnre", members=2, epochs=2, hidden=(8, 8), progress=False)
+    p = eq.fit(theta, x, prior=BOX, method=eq.METHODS["bnre"].but(hidden=(8, 8)), members=2, epochs=2, progress=False)
     p.save(tmp_path / "model")
     return p, tmp_path / "model"
 
@@ -140,8 +140,8 @@ def test_another_prior_of_ones_own_than_before_is_refused(tmp_path: Path) -> Non
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theta, x = BOX.sample((100,)), torch.randn(100, 4)
-    options = {"epochs": np.int64(2), "gamma": np.float32(0.5), "members": 1, "hidden": (8,), "progress": False}
-    p = eq.fit(theta, x, prior=BOX, method="nre_c", **options)
+    method = eq.METHODS["nre_c"].but(gamma=np.float32(0.5), hidden=(8,))
+    p = eq.fit(theta, x, prior=BOX, method=method, epochs=np.int64(2), members=1, progress=False)
     p.save(tmp_path)
     record = eq.load(tmp_path).record
     assert record["settings"]["epochs"] == 2 and record["objective"]["gamma"] == 0.5
@@ -187,7 +187,16 @@ def test_a_part_that_is_trained_already_comes_back_with_its_statistics(tmp_path:
     for _ in range(10):
         body(3 + torch.randn(60, 4))
     body[0].requires_grad_(False)
-    p = eq.fit(theta, x, prior=BOX, method="nre", embedding=body, members=2, epochs=2, hidden=(8,), progress=False)
+    p = eq.fit(
+        theta,
+        x,
+        prior=BOX,
+        method=eq.METHODS["nre"].but(hidden=(8,)),
+        embedding=body,
+        members=2,
+        epochs=2,
+        progress=False,
+    )
     for name, value in body[0].state_dict().items():
         if value.is_floating_point():
             assert torch.equal(p.stack[f"module.0.{name}"], value.expand(2, *value.shape)), name
@@ -207,7 +216,16 @@ def test_what_a_user_brought_has_to_be_brought_again(tmp_path: Path) -> None:
 
     theta, x = BOX.sample((100,)), torch.randn(100, 4)
     body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
-    p = eq.fit(theta, x, prior=Own(), method="npe", embedding=body, members=1, epochs=1, hidden=(8,), progress=False)
+    p = eq.fit(
+        theta,
+        x,
+        prior=Own(),
+        method=eq.METHODS["npe"].but(hidden=(8,)),
+        embedding=body,
+        members=1,
+        epochs=1,
+        progress=False,
+    )
     p.save(tmp_path)
     with pytest.raises(MissingPart) as missing:
         eq.load(tmp_path)
