@@ -49,8 +49,6 @@ def test_the_prose_is_short():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_lines_are_narrow(page):
-    if page.name == "ARCHITECTURE.md":
-        pytest.skip("not wrapped yet")
     lines = prose(page.read_text(encoding="utf-8"))
     wide = [line for line in lines if len(line) > COLUMNS and not line.startswith("#")]
     assert not wide, f"wrap these lines at {COLUMNS} columns: {wide[:3]}"
