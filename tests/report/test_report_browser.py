@@ -48,7 +48,8 @@ def browser() -> Iterator[Any]:
 def results() -> xr.Dataset:
     absent = [("two_moons", "bnre", 4096, 1), *(("slcp", "npe", 1024, r) for r in range(3))]
     methods = ("npe", "bnre", "bnpe_init")
-    return synthetic_results(tasks=("slcp", "two_moons"), methods=methods, members=2, missing=absent, epochs=20)
+    grid = {"tasks": ("slcp", "two_moons"), "methods": methods, "members": 2, "pairs": 3000}  # some are certified
+    return synthetic_results(**grid, missing=absent, epochs=20)
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +114,14 @@ def test_curves_are_those_of_the_results(open_page, results) -> None:
     page = open_page()
     task, method, budget = "two_moons", "bnre", 1024
     path = page.locator("[id='method-1-1-curve-budget-0'] path").get_attribute("d")
-    x, y = np.array([float(v) for v in re.findall(r"-?[\d.]+", path)]).reshape(-1, 2).T
+    assert re.fullmatch(r"M[^A-Za-z]+l[^A-Za-z]+", path)  # one point, and steps from point to point
+    x, y = np.array([float(v) for v in re.findall(r"-?[\d.]+", path)]).reshape(-1, 2).cumsum(0).T
     assert x[0] == x.min() and y[0] == y.max() and y[-1] == y.min()
     level, coverage = (x - x[0]) / np.ptp(x), (y[0] - y) / np.ptp(y)
     expected = results["coverage"].sel({"task": task, "method": method, "budget": budget}).median("run")
     np.testing.assert_allclose(coverage, np.interp(level, results["level"], expected), atol=0.01)
+    told = page.locator("[id='method-1-1-curve-budget-0'] title").text_content()
+    assert "1,024" in told and f"{float(expected.sel(level=0.9, method='nearest')):.3f} at 0.9\n" in told
 
 
 def test_keyboard_reaches_every_choice(open_page) -> None:

@@ -97,7 +97,8 @@ def test_type_is_legible_in_print_and_figures_fit_a_page(results) -> None:
 
 
 def test_coverage_panel_draws_median_and_range(results) -> None:
-    ax = panels.coverage_panel(results, "slcp", method="npe", ax=Figure().subplots())
+    ax = Figure().subplots()
+    panels.coverage_panel(results, "slcp", method="npe", ax=ax)
     curves = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines[1:]}
     for budget, look in budget_looks([1024, 4096]).items():
         runs = results["coverage"].sel({"task": "slcp", "method": "npe", "budget": budget}).values
@@ -167,10 +168,11 @@ def test_the_best_epoch_is_an_epoch(results) -> None:
     """Also in results of an earlier version, which kept the mean over networks."""
     ds = results.copy()
     ds["best_epoch"] = ds["best_epoch"] + 1 / 3
-    ax = panels.history_panel(ds, "slcp", "npe", ax=Figure().subplots())
+    ax, short = Figure().subplots(2)
+    panels.history_panel(ds, "slcp", "npe", ax=ax)
     dots = np.concatenate([c.get_offsets() for c in ax.collections])
     assert len(dots) == 2 and (dots[:, 0] == np.rint(dots[:, 0])).all()
-    short = panels.history_panel(ds.isel(epoch=[0, 1]), "slcp", "npe", ax=Figure().subplots())
+    panels.history_panel(ds.isel(epoch=[0, 1]), "slcp", "npe", ax=short)
     assert all(tick == int(tick) for tick in short.get_xticks())
 
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from .grids import PAGE_HEIGHT, PAGE_WIDTH
-from .labels import labels_of, relabelled
+from .labels import labels_of
 from .legends import new_figure
 from .panels import any_number
 from .posteriors import FLAT, hpd_thresholds
@@ -37,9 +37,7 @@ def gallery_tasks(results: xr.Dataset) -> list[str]:
 
 
 @printed
-def posterior_gallery(
-    results: xr.Dataset, task: str, *, labels: Mapping[str, str] | None = None, figure: Figure | None = None
-) -> Axes:
+def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None = None) -> Axes:
     """Posterior densities of one observation: one row per method, one column per budget, and the exact posterior.
 
     Each density is scaled to its own maximum. The contour surrounds the smallest region with 95% of the mass; a flat
@@ -48,13 +46,11 @@ def posterior_gallery(
     Arguments:
         results: with `gallery_density` and what belongs to it.
         task: which task.
-        labels: what to write for methods, by name.
         figure: an empty figure; None for a new one.
 
     Returns:
         One Axes, on which the density of row i and column j lies in (j, j + 1) × (i, i + 1), upside down.
     """
-    results = relabelled(results, labels)
     names, here = labels_of(results), results.sel(task=task)
     density = here["gallery_density"].transpose("method", "budget", "grid_0", "grid_1").values
     shown = np.flatnonzero(np.isfinite(density).any(axis=(0, 2, 3)))
