@@ -80,11 +80,7 @@ def sbc(
 ) -> Axes:
     """SBC: the share of ranks up to each level minus the level, one line per parameter, and the band of uniform ranks.
 
-    Arguments:
-        ds: from `diagnose`.
-        member: which member; None for the mixture, or the first where there is none.
-        ax: where; None for a new figure.
-        names: of the parameters.
+    Arguments as of `coverage`, with one member, and `names` of the parameters.
     """
     chosen = _chosen(ds, member)[0]
     one_each("names", names, ds.sizes["parameter"], "parameter")
@@ -103,10 +99,7 @@ def sbc(
 def tarp(ds: xr.Dataset, member: str | int | Sequence[str | int] | None = None, *, ax: Axes | None = None) -> Axes:
     """TARP's expected coverage minus the level, with the 95% band of a correct posterior.
 
-    Arguments:
-        ds: from `diagnose`.
-        member: which member, or several; None for the mixture, or all where there is none.
-        ax: where; None for a new figure.
+    Arguments as of `coverage`.
     """
     chosen = _chosen(ds, member)
     ax = axes_or_new(ax, (4.6, 2.8))

@@ -81,7 +81,9 @@ def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None =
     ax.set_xlabel("Simulation budget")
     ax.tick_params(length=0, labelsize=7.5)
     ax.spines[:].set_visible(False)
-    _parameter_ranges(ax, rows, low, high)
+    ends = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in (low[0], high[0], low[1], high[1])]
+    text = f"θ₁ from {ends[0]} to {ends[1]}\nθ₂ from {ends[2]} to {ends[3]}"
+    ax.annotate(text, (0, rows), xytext=(0, -2), textcoords="offset points", va="top", fontsize=7)
     handles = [Line2D([], [], label="true θ", **STAR), Line2D([], [], color=CONTOUR, linewidth=0.6, label="95% region")]
     figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=7, handlelength=1.2)
     return ax
@@ -106,10 +108,3 @@ def _draw_tiles(ax: Axes, tiles: Mapping[tuple[int, int], Any], rows: int, colum
     if np.nanmin(contour, initial=0) < 0 < np.nanmax(contour, initial=0):
         y, x = (np.linspace(0, end, 2 * k + 1)[1::2] for end, k in zip((rows, columns), contour.shape, strict=True))
         ax.contour(x, y, contour, levels=[0], colors=[CONTOUR], linewidths=0.6)
-
-
-def _parameter_ranges(ax: Axes, rows: int, low: Any, high: Any) -> None:
-    """The names and ranges of the two parameters below the last tile of the first column."""
-    ends = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in (low[0], high[0], low[1], high[1])]
-    text = f"θ₁ from {ends[0]} to {ends[1]}\nθ₂ from {ends[2]} to {ends[3]}"
-    ax.annotate(text, (0, rows), xytext=(0, -2), textcoords="offset points", va="top", fontsize=7)

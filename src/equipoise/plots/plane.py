@@ -33,7 +33,7 @@ def plane(results: xr.Dataset, *, ax: Axes | None = None, legend: bool = True) -
     """Coverage AUC against information kept: one point per setting, joined and growing along the budgets.
 
     Points are medians over runs, with bars from minimum to maximum. Colours tell methods (or members) apart, markers
-    tell several tasks apart. Crosses are the prior and the exact posterior; one that is far from every point is left out.
+    tell several tasks apart. Crosses are the prior and the exact posterior, unless far from every point.
 
     Arguments:
         results: with `coverage_auc` and `information_kept` (or `nominal_log_prob`), over any of task, method, budget

@@ -82,14 +82,9 @@ def posterior_2d(
 
     Samples that are indistinguishable from uniform ones have one shade and no contours, which would be of noise.
 
-    Arguments:
+    Arguments as of `posterior_1d`, but:
         x, y: the axes of a grid with shapes `(n,)` and `(m,)`; or, without `density`, samples with shape `(n,)` each.
         density: on the grid, with shape `(n, m)`, any scale.
-        truth: the true parameters.
-        levels: of the contours.
-        names: of the parameters.
-        ax: where; None for a new figure.
-        colour: of density and contours.
     """
     one_each("truth", truth, 2, "parameter")
     one_each("names", names, 2, "parameter")
@@ -139,13 +134,9 @@ def corner(
 ) -> NDArray[Any]:
     """Every pair of parameters, with the marginals on the diagonal.
 
-    Arguments:
+    Arguments as of `posterior_2d`, and:
         samples: with shape `(n, D)`.
-        truth: the true parameters.
-        names: of the parameters.
         limits: of each parameter, such as the prior's; None for the range of the samples, far tails left out.
-        levels: of the contours.
-        colour: of density and contours.
 
     Returns:
         The Axes, with shape `(D, D)`; those above the diagonal are hidden.
@@ -162,28 +153,26 @@ def corner(
     limits = limits or [_limits(samples[:, j], None if truth is None else truth[j]) for j in range(dim)]
     size = 1.5 * dim + 0.6
     _, axes = plt.subplots(dim, dim, figsize=(size, size), squeeze=False, layout="constrained")
-    for i in range(dim):
-        for j in range(dim):
-            ax = axes[i, j]
-            if j > i:
-                ax.set_visible(False)
-                continue
-            if i == j:
-                at = None if truth is None else truth[i]
-                posterior_1d(samples[:, i], truth=at, name=names[i], ax=ax, colour=colour, levels=levels[-1:])
-                ax.set(ylabel="", yticks=[])
-                ax.spines["left"].set_visible(False)
-            else:
-                at2 = None if truth is None else (truth[j], truth[i])
-                pair = (names[j], names[i])
-                posterior_2d(samples[:, j], samples[:, i], truth=at2, names=pair, ax=ax, colour=colour, levels=levels)
-                ax.set_ylim(*limits[i])
-            ax.set_xlim(*limits[j])
-            ax.locator_params(nbins=4)
-            if i < dim - 1:
-                ax.set(xlabel="", xticklabels=[])
-            if 0 < j < i:
-                ax.set(ylabel="", yticklabels=[])
+    for (i, j), ax in np.ndenumerate(axes):
+        if j > i:
+            ax.set_visible(False)
+            continue
+        if i == j:
+            at = None if truth is None else truth[i]
+            posterior_1d(samples[:, i], truth=at, name=names[i], ax=ax, colour=colour, levels=levels[-1:])
+            ax.set(ylabel="", yticks=[])
+            ax.spines["left"].set_visible(False)
+        else:
+            both = None if truth is None else (truth[j], truth[i])
+            pair: Any = {"truth": both, "names": (names[j], names[i]), "colour": colour, "levels": levels}
+            posterior_2d(samples[:, j], samples[:, i], ax=ax, **pair)
+            ax.set_ylim(*limits[i])
+        ax.set_xlim(*limits[j])
+        ax.locator_params(nbins=4)
+        if i < dim - 1:
+            ax.set(xlabel="", xticklabels=[])
+        if 0 < j < i:
+            ax.set(ylabel="", yticklabels=[])
     return axes
 
 

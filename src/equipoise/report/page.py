@@ -18,7 +18,18 @@ from markupsafe import Markup, escape
 
 from equipoise.plots.labels import labels_of
 from equipoise.plots.panels import coverage_over_runs
-from equipoise.plots.settings import MISSING, PARTLY, Range, Setting, settings_of, short_verdict, signed
+from equipoise.plots.settings import (
+    CERTIFIED,
+    INCONCLUSIVE,
+    MISSING,
+    OVERCONFIDENT,
+    PARTLY,
+    Range,
+    Setting,
+    settings_of,
+    short_verdict,
+    signed,
+)
 from equipoise.plots.style import VERDICTS, budget_looks, method_looks
 from equipoise.support.files import write_text
 from equipoise.support.words import FEW_PAIRS, STAYS, duration, roughly
@@ -56,26 +67,13 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "signed": signed,
-        "range": range_text,
-        "p_value": p_value,
-        "moment": moment,
-        "roughly": roughly,
-        "unbroken": unbroken,
-        "spelled": spelled,
-        "alone": alone,
-        "short": short_verdict,
-        "symbol": lambda state: VERDICTS[state].symbol,
-        "css": lambda state: VERDICTS[state].css,
-    }
+    for show in (signed, range_text, p_value, moment, roughly, unbroken, spelled, alone, short_verdict):
+        environment.filters[show.__name__] = show
+    environment.filters |= {name: lambda state, n=name: getattr(VERDICTS[state], n) for name in ("symbol", "css")}
     coverage_at = _coverage_at(ds, settings)
     return environment.get_template("report.html.j2").render(
         ds=ds,
         labels=labels,
-        tasks=list(labels.tasks),
-        methods=list(labels.methods),
-        budgets=labels.budgets,
         runs=ds.sizes["run"],
         members=int(ds.sizes.get("member", 1)),
         pairs=int(ds["pairs"]) if "pairs" in ds else None,
@@ -142,10 +140,8 @@ def _config(ds: xr.Dataset) -> str:
     """The configuration, one line per key."""
     text = str(ds.attrs.get("config", ""))
     try:
-        config = json.loads(text)
-    except ValueError:
-        return text
-    if not isinstance(config, dict):
+        config = dict(json.loads(text))
+    except (ValueError, TypeError):
         return text
     lines = (f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in config.items())
     return "{\n" + ",\n".join(lines) + "\n}"
@@ -220,11 +216,7 @@ def moment(text: str) -> str:
 
 def spelled(s: Setting) -> str:
     """The verdicts of a setting in words."""
-    counts = {
-        "overconfident": s.overconfident,
-        "certified conservative": s.certified,
-        "inconclusive": s.inconclusive,
-    }
+    counts = {OVERCONFIDENT: s.overconfident, CERTIFIED: s.certified, INCONCLUSIVE: s.inconclusive}
     some = {word: n for word, n in counts.items() if n}
     if len(some) < 2:
         return next(iter(some), "not computed")

@@ -208,7 +208,9 @@ def inline_svg(figure: Figure, alt: str, name: str, tooltips: Mapping[str, str])
     text = re.sub(r'(?<= [dxy]=")[^"]*', lambda found: _rounded(found[0]), text)
     text = re.sub(r"\n\s*", " ", text)
     for end, told in tooltips.items():
-        text = re.sub(f'(<g id="(?:curve|band)-{end}">)', lambda g, t=told: f"{g[0]}<title>{escape(t)}</title>", text)
+        for kind in ("curve", "band"):
+            start = f'<g id="{kind}-{end}">'
+            text = text.replace(start, f"{start}<title>{escape(told)}</title>")
     text = re.sub(r'(?<= id=")|(?<=href="#)|(?<=url\(#)', f"{name}-", text)
     width, height = (72 * float(v) for v in figure.get_size_inches())
     size = f'width="{width * PIXELS_PER_POINT:.0f}" height="{height * PIXELS_PER_POINT:.0f}"'
