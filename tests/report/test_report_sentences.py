@@ -29,13 +29,7 @@ def judged(
             "verdict": (dims, words),
             "verdict_holm": (dims, words),
         },
-        {
-            "task": tasks,
-            "method": methods,
-            "budget": budgets,
-            "run": range(words.shape[-1]),
-            "level": np.linspace(0, 1, 11),
-        },
+        {"task": tasks, "method": methods, "budget": budgets, "level": np.linspace(0, 1, 11)},
     )
 
 
@@ -77,6 +71,12 @@ def test_nothing_is_concluded_from_inconclusive() -> None:
     assert found.lead == (
         "No posterior was found to be overconfident. NPE is certified conservative on SLCP at 4,096 simulations."
     )
+
+
+def test_many_methods_that_agree_are_counted() -> None:
+    methods = ["npe", "nre", "bnre", "rnpe", "brnpe"]
+    ds = judged([[[[OVER]] for _ in methods]], ["slcp"], methods, [1024])
+    assert headline(ds).lead == "All five methods are overconfident on SLCP."
 
 
 def test_some_runs_beside_a_clear_case() -> None:

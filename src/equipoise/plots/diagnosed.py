@@ -11,7 +11,9 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from .legends import axes_or_new, known, legend_beside, legend_with_room, one_each, p_text
+from equipoise.support.words import did_you_mean
+
+from .legends import axes_or_new, legend_beside, legend_with_room, one_each
 from .style import CYCLE, GREY, INK, RULE, VERDICTS
 
 
@@ -22,7 +24,6 @@ def coverage(
     ax: Axes | None = None,
     difference: bool = False,
     pointwise: bool = False,
-    labels: Sequence[str] | None = None,
 ) -> Axes:
     """Expected coverage against level, with its simultaneous band.
 
@@ -32,10 +33,8 @@ def coverage(
         ax: where; None for a new figure.
         difference: draw coverage minus level, which shows small departures.
         pointwise: draw the interval of each level as well.
-        labels: names for the legend, one per member drawn.
     """
     chosen = _chosen(ds, member)
-    one_each("labels", labels, len(chosen), f"of the members {', '.join(chosen)}")
     ax = axes_or_new(ax, (3.6, 3.4))
     level = ds["level"].values
     base = level if difference else 0.0
@@ -48,15 +47,10 @@ def coverage(
         one = ds.sel(member=name)
         verdict = str(one["verdict"].values)
         colour = VERDICTS[verdict].ink if len(chosen) == 1 else CYCLE[i % len(CYCLE)]
-        ax.fill_between(
-            level, one["coverage_lower"] - base, one["coverage_upper"] - base, color=colour, alpha=0.2, lw=0
-        )
-        if pointwise:
-            low, high = one["coverage_lower_pointwise"] - base, one["coverage_upper_pointwise"] - base
-            ax.fill_between(level, low, high, color=colour, alpha=0.25, lw=0)
-        text = (
-            labels[i] if labels is not None else str(name) if len(chosen) > 1 or ds.sizes["member"] > 2 else "posterior"
-        )
+        for kind, alpha in (("", 0.2), ("_pointwise", 0.25)) if pointwise else (("", 0.2),):
+            low, high = (one[f"coverage_{end}{kind}"] - base for end in ("lower", "upper"))
+            ax.fill_between(level, low, high, color=colour, alpha=alpha, lw=0)
+        text = name if len(chosen) > 1 or ds.sizes["member"] > 2 else "posterior"
         ax.plot(level, one["coverage"] - base, color=colour, lw=1.8, zorder=3, label=f"{text}: {verdict}")
     ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="coverage − level" if difference else "expected coverage")
     if difference:
@@ -75,7 +69,9 @@ def _chosen(ds: xr.Dataset, member: str | int | Sequence[str | int] | None) -> l
     if member is None:
         return ["mixture"] if "mixture" in everyone else everyone
     asked = [str(m) for m in ([member] if isinstance(member, str | int) else member)]
-    known("member", asked, everyone)
+    for name in asked:
+        if name not in everyone:
+            raise ValueError(did_you_mean(name, everyone, "member"))
     return asked
 
 
@@ -84,11 +80,7 @@ def sbc(
 ) -> Axes:
     """SBC: the share of ranks up to each level minus the level, one line per parameter, and the band of uniform ranks.
 
-    Arguments:
-        ds: from `diagnose`.
-        member: which member; None for the mixture, or the first where there is none.
-        ax: where; None for a new figure.
-        names: of the parameters.
+    Arguments as of `coverage`, with one member, and `names` of the parameters.
     """
     chosen = _chosen(ds, member)[0]
     one_each("names", names, ds.sizes["parameter"], "parameter")
@@ -97,9 +89,8 @@ def sbc(
     _uniform_band(ax, ds)
     for j, name in enumerate(names):
         one = ds.sel(member=chosen).isel(parameter=j)
-        p = float(one["sbc_p_value"])
         look: dict[str, Any] = {"color": CYCLE[j % len(CYCLE)], "ls": "-" if j < len(CYCLE) else (0, (3, 1.5))}
-        ax.plot(ds["level"], one["sbc"] - ds["level"], label=f"{name}  {p_text(p)}", **look)
+        ax.plot(ds["level"], one["sbc"] - ds["level"], label=f"{name}  {_p_text(one['sbc_p_value'])}", **look)
     ax.set(xlim=(0, 1), xlabel="SBC rank", ylabel="ECDF − rank")
     legend_with_room(ax)
     return ax
@@ -108,17 +99,14 @@ def sbc(
 def tarp(ds: xr.Dataset, member: str | int | Sequence[str | int] | None = None, *, ax: Axes | None = None) -> Axes:
     """TARP's expected coverage minus the level, with the 95% band of a correct posterior.
 
-    Arguments:
-        ds: from `diagnose`.
-        member: which member, or several; None for the mixture, or all where there is none.
-        ax: where; None for a new figure.
+    Arguments as of `coverage`.
     """
     chosen = _chosen(ds, member)
     ax = axes_or_new(ax, (4.6, 2.8))
     _uniform_band(ax, ds)
     for i, name in enumerate(chosen):
         one = ds.sel(member=name)
-        text = f"{name}  {p_text(float(one['tarp_p_value']))}"
+        text = f"{name}  {_p_text(one['tarp_p_value'])}"
         ax.plot(ds["level"], one["tarp"] - ds["level"], color=CYCLE[i % len(CYCLE)], label=text)
     ax.set(xlim=(0, 1), xlabel="credibility level", ylabel="TARP coverage − level")
     legend_with_room(ax)
@@ -161,3 +149,7 @@ def _uniform_band(ax: Axes, ds: xr.Dataset) -> None:
     text = None if "95% band" in ax.get_legend_handles_labels()[1] else "95% band"
     ax.fill_between(level, low, high, color=RULE, alpha=0.8, lw=0, label=text, zorder=0)
     ax.axhline(0, color=INK, lw=0.8, ls=(0, (4, 3)), zorder=1)
+
+
+def _p_text(value: xr.DataArray) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {float(value):.2g}"

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from .grids import PAGE_HEIGHT, PAGE_WIDTH
-from .labels import labels_of, relabelled
+from .labels import labels_of
 from .legends import new_figure
 from .panels import any_number
 from .posteriors import FLAT, hpd_thresholds
@@ -37,9 +37,7 @@ def gallery_tasks(results: xr.Dataset) -> list[str]:
 
 
 @printed
-def posterior_gallery(
-    results: xr.Dataset, task: str, *, labels: Mapping[str, str] | None = None, figure: Figure | None = None
-) -> Axes:
+def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None = None) -> Axes:
     """Posterior densities of one observation: one row per method, one column per budget, and the exact posterior.
 
     Each density is scaled to its own maximum. The contour surrounds the smallest region with 95% of the mass; a flat
@@ -48,13 +46,11 @@ def posterior_gallery(
     Arguments:
         results: with `gallery_density` and what belongs to it.
         task: which task.
-        labels: what to write for methods, by name.
         figure: an empty figure; None for a new one.
 
     Returns:
         One Axes, on which the density of row i and column j lies in (j, j + 1) × (i, i + 1), upside down.
     """
-    results = relabelled(results, labels)
     names, here = labels_of(results), results.sel(task=task)
     density = here["gallery_density"].transpose("method", "budget", "grid_0", "grid_1").values
     shown = np.flatnonzero(np.isfinite(density).any(axis=(0, 2, 3)))
@@ -85,7 +81,9 @@ def posterior_gallery(
     ax.set_xlabel("Simulation budget")
     ax.tick_params(length=0, labelsize=7.5)
     ax.spines[:].set_visible(False)
-    _parameter_ranges(ax, rows, low, high)
+    ends = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in (low[0], high[0], low[1], high[1])]
+    text = f"θ₁ from {ends[0]} to {ends[1]}\nθ₂ from {ends[2]} to {ends[3]}"
+    ax.annotate(text, (0, rows), xytext=(0, -2), textcoords="offset points", va="top", fontsize=7)
     handles = [Line2D([], [], label="true θ", **STAR), Line2D([], [], color=CONTOUR, linewidth=0.6, label="95% region")]
     figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=7, handlelength=1.2)
     return ax
@@ -110,10 +108,3 @@ def _draw_tiles(ax: Axes, tiles: Mapping[tuple[int, int], Any], rows: int, colum
     if np.nanmin(contour, initial=0) < 0 < np.nanmax(contour, initial=0):
         y, x = (np.linspace(0, end, 2 * k + 1)[1::2] for end, k in zip((rows, columns), contour.shape, strict=True))
         ax.contour(x, y, contour, levels=[0], colors=[CONTOUR], linewidths=0.6)
-
-
-def _parameter_ranges(ax: Axes, rows: int, low: Any, high: Any) -> None:
-    """The names and ranges of the two parameters below the last tile of the first column."""
-    ends = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in (low[0], high[0], low[1], high[1])]
-    text = f"θ₁ from {ends[0]} to {ends[1]}\nθ₂ from {ends[2]} to {ends[3]}"
-    ax.annotate(text, (0, rows), xytext=(0, -2), textcoords="offset points", va="top", fontsize=7)

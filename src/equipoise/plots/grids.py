@@ -1,21 +1,15 @@
 """Figures of an experiment's results, with the dimensions task, method, budget and run: panels in rows and columns.
 
-They have the type and size of a printed page. Each takes `figure`, or makes one with pyplot.
+They have the type and size of a printed page. Each takes `figure`, an empty one, or makes one with pyplot, and shows
+all tasks and methods of the results; choose with `results.sel({"task": [...], "method": [...]})`.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "balancing_error",
-    "coverage_grid",
-    "members",
-    "nominal_log_prob",
-    "training",
-    "verdict_table",
-]
+__all__ = ["balancing_error", "coverage_grid", "members", "nominal_log_prob", "training", "verdict_table"]
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from .labels import Labels, labels_of, relabelled
-from .legends import known, new_figure, quiet_spines
+from .labels import Labels, labels_of
+from .legends import new_figure
 from .panels import coverage_panel, history_panel, line_panel, members_panel, references, verdict_panel
 from .settings import MISSING, settings_of
 from .style import GREY, VERDICTS, budget_looks, families, method_looks, printed
@@ -37,66 +31,42 @@ PAGE_WIDTH, PAGE_HEIGHT, COLUMN = 6.9, 9.2, 3.4
 CROWD = 5
 #: What a row of panels says of the methods of other rows.
 GREY_ONES = "grey: the other methods"
+#: For each panel its Axes, its task, and the methods drawn in colour (None for all).
 Places = list[tuple[Axes, str, list[str] | None]]
 
 
-def coverage_grid(
-    results: xr.Dataset,
-    *,
-    tasks: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    figure: Figure | None = None,
-) -> NDArray[Any]:
+def coverage_grid(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """The paper's figure: one row per method, one column per task, one line per budget.
 
     Lines are medians over runs, and shades their range. Panels of one task are wrapped into rows of four.
 
     Arguments:
         results: with `coverage` over task, method, budget, run and level.
-        tasks: which columns; None for all.
-        methods: which rows; None for all.
-        labels: what to write for tasks and methods, by name.
         figure: an empty figure; None for a new one.
 
     Returns:
         The Axes, with shape `(methods, tasks)`.
     """
-    for what, asked in (("task", tasks), ("method", methods)):
-        known(what, [str(a) for a in asked or ()], [str(v) for v in results[what].values])
-    chosen = {"task": list(tasks or results["task"].values), "method": list(methods or results["method"].values)}
-    results = relabelled(results, labels).sel(chosen)
-
-    def panel(ax: Axes, task: str, method: str) -> None:
-        coverage_panel(results, task, method=method, ax=ax)
-
-    return _matrix(results, panel, ("Credibility level", "Expected coverage"), figure, square=True)
+    return _matrix(results, coverage_panel, ("Credibility level", "Expected coverage"), figure, square=True)
 
 
-def training(
-    results: xr.Dataset, *, labels: Mapping[str, str] | None = None, figure: Figure | None = None
-) -> NDArray[Any]:
+def training(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """Losses against the epoch: one row per method, one column per task, one colour per budget.
 
     Arguments and returns as of `coverage_grid`, with `train_loss` and `validation_loss` over run and epoch.
     """
-    results = relabelled(results, labels)
-
-    def panel(ax: Axes, task: str, method: str) -> None:
-        history_panel(results, task, method, ax=ax)
-
     extra = [
         Line2D([], [], color=GREY, linewidth=1.2, label="validation"),
         Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (3, 1.5)), label="training"),
         Line2D([], [], color=GREY, linestyle="none", marker="o", markersize=3.5, label="best epoch"),
     ]
-    return _matrix(results, panel, ("Epoch", "Loss"), figure, square=False, extra=extra)
+    return _matrix(results, history_panel, ("Epoch", "Loss"), figure, square=False, extra=extra)
 
 
 @printed
 def _matrix(
     results: xr.Dataset,
-    panel: Callable[[Axes, str, str], None],
+    panel: Callable[..., Any],
     axis_names: tuple[str, str],
     figure: Figure | None,
     square: bool,
@@ -111,22 +81,18 @@ def _matrix(
     width = min(1.7 if square else 2.3, (PAGE_WIDTH - 0.6) / columns)
     height = max(0.45, min(width if square else 1.45, (PAGE_HEIGHT - 1) / rows - gap))
     figure = new_figure(figure, max(COLUMN, columns * width + 0.6), rows * (height + gap) + 0.9)
-    grid = figure.subplots(rows, columns, sharex=square, sharey=square, squeeze=False)
-    for ax in grid.flat[len(methods) * len(tasks) :]:
-        ax.set_visible(False)
+    grid = _subplots(figure, rows, columns, len(methods) * len(tasks), sharex=square, sharey=square)
     axes = grid.ravel()[: len(methods)].reshape(-1, 1) if wrapped else grid
-    for i, method in enumerate(methods):
-        for j, task in enumerate(tasks):
-            ax = axes[i, j]
-            panel(ax, task, method)
-            if wrapped:
-                ax.set_title(names.method(method))
-                ax.tick_params(labelbottom=not square or i + columns >= len(methods))
-            elif i == 0:
-                ax.set_title(names.task(task))
-            if not wrapped and j == columns - 1:
-                text = textwrap.fill(names.method(method), 16)
-                ax.annotate(text, (1.06, 0.5), xycoords="axes fraction", rotation=-90, va="center", ha="left")
+    for (i, j), ax in np.ndenumerate(axes):
+        panel(results, tasks[j], method=methods[i], ax=ax)
+        if wrapped:
+            ax.set_title(names.method(methods[i]))
+            ax.tick_params(labelbottom=not square or i + columns >= len(methods))
+        elif i == 0:
+            ax.set_title(names.task(tasks[j]))
+        if not wrapped and j == columns - 1:
+            text = textwrap.fill(names.method(methods[i]), 16)
+            ax.annotate(text, (1.06, 0.5), xycoords="axes fraction", rotation=-90, va="center", ha="left")
     figure.supxlabel(axis_names[0])
     figure.supylabel(axis_names[1])
     handles = [Line2D([], [], color=k.colour, label=names.budget(b)) for b, k in budget_looks(names.budgets).items()]
@@ -139,78 +105,47 @@ def _matrix(
     return axes
 
 
-def nominal_log_prob(
-    results: xr.Dataset,
-    *,
-    axes: Any = None,
-    labels: Mapping[str, str] | None = None,
-    figure: Figure | None = None,
-) -> NDArray[Any]:
+def nominal_log_prob(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """Nominal log posterior against the budget: one panel per task, one line per method.
 
     Lines are medians over runs, and shades their range. Dotted are the exact posterior and, if near, the prior.
 
     Arguments:
         results: with `nominal_log_prob` over task, method, budget and run.
-        axes: one Axes per task; None for a new figure, which has one row per family of more than five methods.
-        labels: what to write for tasks and methods, by name.
         figure: an empty figure; None for a new one.
 
     Returns:
-        The Axes, one per task, or those of each row.
+        The Axes, one per task; of more than five methods one row per family, row by row.
     """
-    return _against_budget(relabelled(results, labels), "nominal_log_prob", "Nominal log posterior", axes, figure)
+    return _against_budget(results, "nominal_log_prob", "Nominal log posterior", figure)
 
 
-def balancing_error(
-    results: xr.Dataset,
-    *,
-    axes: Any = None,
-    labels: Mapping[str, str] | None = None,
-    figure: Figure | None = None,
-) -> NDArray[Any]:
+def balancing_error(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """Balancing error against the budget: one panel per task, one line per method.
 
     Arguments and returns as of `nominal_log_prob`, with `balancing_error`.
     """
-    return _against_budget(relabelled(results, labels), "balancing_error", "Balancing error", axes, figure)
+    return _against_budget(results, "balancing_error", "Balancing error", figure)
 
 
 @printed
-def _against_budget(results: xr.Dataset, name: str, label: str, axes: Any, figure: Figure | None) -> NDArray[Any]:
+def _against_budget(results: xr.Dataset, name: str, label: str, figure: Figure | None) -> NDArray[Any]:
     names = labels_of(results)
-    places: Places
-    if axes is None:
-        figure, places = panels_of_tasks(names, ["Simulation budget"] * len(names.tasks), label, 1.9, figure)
-    else:
-        given = np.asarray(axes, dtype=object).ravel()
-        if len(given) != len(names.tasks):
-            raise ValueError(f"the results have {len(names.tasks)} task(s), but {len(given)} Axes were given")
-        places = [(ax, task, None) for ax, task in zip(given, names.tasks, strict=True)]
-        for ax, task, _ in places:
-            quiet_spines(ax)
-            ax.set(title=names.task(task), xlabel="Simulation budget")
-        given[0].set_ylabel(label)
+    figure, places = panels_of_tasks(names, ["Simulation budget"] * len(names.tasks), label, 1.9, figure)
     for ax, task, front in places:
-        line_panel(results, task, name, ax=ax, front=front, labelled=True)
+        line_panel(results, task, name, ax=ax, front=front)
     for i, (ax, task, _) in enumerate(places):  # after the last line, since panels share their limits
         references(ax, results, task, name, named=i < len(names.tasks))
-    if axes is None and figure is not None:
-        method_legend(figure, names, GREY_ONES if places[0][2] else "")
-    else:
-        places[-1][0].legend()
+    method_legend(figure, names, GREY_ONES if places[0][2] else "")
     return np.array([ax for ax, _, _ in places], dtype=object)
 
 
 @printed
-def members(
-    results: xr.Dataset, *, labels: Mapping[str, str] | None = None, figure: Figure | None = None
-) -> NDArray[Any]:
+def members(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """Single networks and their mixture, one panel per task; for results with several networks per run.
 
     Arguments and returns as of `nominal_log_prob`, with `member_coverage_auc` and `member_nominal_log_prob`.
     """
-    results = relabelled(results, labels)
     names = labels_of(results)
     across = ["Nominal log posterior"] * len(names.tasks)
     figure, places = panels_of_tasks(names, across, "Coverage AUC", 2.2, figure, families_apart=False)
@@ -221,41 +156,32 @@ def members(
 
 
 @printed
-def verdict_table(
-    results: xr.Dataset,
-    *,
-    tasks: Sequence[str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    figure: Figure | None = None,
-) -> NDArray[Any]:
+def verdict_table(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """Verdicts, one table per task: methods × budgets, with symbol, number of runs and median coverage AUC.
 
     Arguments and returns as of `coverage_grid`; the Axes are one per task.
     """
-    results = relabelled(results, labels)
     names = labels_of(results)
-    shown = list(tasks or names.tasks)
     width, height, columns, _ = verdict_layout(names)
-    rows, columns = -(-len(shown) // columns), min(columns, len(shown))
+    rows, columns = -(-len(names.tasks) // columns), min(columns, len(names.tasks))
     figure = new_figure(figure, max(COLUMN, columns * width), rows * height + 0.5)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for ax in grid.flat[len(shown) :]:
-        ax.set_visible(False)
-    for ax, task in zip(grid.flat, shown, strict=False):
+    axes = _subplots(figure, rows, columns, len(names.tasks)).ravel()[: len(names.tasks)]
+    for ax, task in zip(axes, names.tasks, strict=True):
         verdict_panel(results, task, ax=ax)
-    settings = [s for s in settings_of(results) if s.task in shown]
-    states = {s.state for s in settings if s.state == MISSING}
-    for state in ("overconfident", "certified", "inconclusive"):
-        states |= {state} if any(getattr(s, state) for s in settings) else set()
-    marks = [(k, v) for k, v in VERDICTS.items() if k in states or (k.split()[0] in states and " in " not in k)]
+    settings = settings_of(results)
+    there = {
+        state: any(s.state == MISSING if state == MISSING else getattr(s, state.split()[0]) for s in settings)
+        for state in VERDICTS
+        if " in " not in state
+    }
     handles = [
-        Line2D([], [], ls="none", marker=f"${v.symbol}$", markersize=5.5, color=v.ink,
+        Line2D([], [], ls="none", marker=f"${VERDICTS[state].symbol}$", markersize=5.5, color=VERDICTS[state].ink,
                label="not computed" if state == MISSING else state)
-        for state, v in marks
+        for state in there if there[state]
     ]  # fmt: skip
-    ncols = min(len(marks), 2 if figure.get_figwidth() < 4 else 4)
+    ncols = min(len(handles), 2 if figure.get_figwidth() < 4 else 4)
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, handletextpad=0.2, columnspacing=1.2)
-    return grid.ravel()[: len(shown)]
+    return axes
 
 
 def verdict_layout(names: Labels) -> tuple[float, float, int, int]:
@@ -275,6 +201,13 @@ def balanced(n: int, most: int) -> tuple[int, int]:
     return rows, -(-n // rows)
 
 
+def _subplots(figure: Figure, rows: int, columns: int, used: int, **options: Any) -> NDArray[Any]:
+    grid: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **options)
+    for ax in grid.flat[used:]:
+        ax.set_visible(False)
+    return grid
+
+
 def panels_of_tasks(
     names: Labels, x: Sequence[str], y: str, height: float, figure: Figure | None, families_apart: bool = True
 ) -> tuple[Figure, Places]:
@@ -282,19 +215,14 @@ def panels_of_tasks(
 
     Arguments:
         names: the labels of the results.
-        x: the names of the x-axes, one per task.
-        y: the name of the y-axis.
+        x, y: the names of the x-axes, one per task, and of the y-axis.
         height: of a panel in inches.
         figure: an empty figure; None for a new one.
         families_apart: whether many methods are spread over rows.
-
-    Returns:
-        The figure, and for each panel its Axes, its task, and the methods drawn in colour (None for all).
     """
     tasks, rows = list(names.tasks), families(names.methods)
-    spread = families_apart and len(names.methods) > CROWD and len(rows) > 1 and len(tasks) * 1.1 <= PAGE_WIDTH
     places: Places = []
-    if spread:
+    if families_apart and len(names.methods) > CROWD and len(rows) > 1 and len(tasks) * 1.1 <= PAGE_WIDTH:
         side = min(1.9, (PAGE_WIDTH - 0.5) / len(tasks))
         figure = new_figure(figure, max(COLUMN, len(tasks) * side + 0.5), len(rows) * 0.85 * side + 1.1)
         grid = figure.subplots(len(rows), len(tasks), sharex="col", sharey="col", squeeze=False)
@@ -306,9 +234,7 @@ def panels_of_tasks(
     else:
         n, columns = balanced(len(tasks), 3)
         figure = new_figure(figure, {1: COLUMN, 2: 5.2, 3: PAGE_WIDTH}[columns], n * height + 0.75)
-        grid = figure.subplots(n, columns, squeeze=False)
-        for ax in grid.flat[len(tasks) :]:
-            ax.set_visible(False)
+        grid = _subplots(figure, n, columns, len(tasks))
         places = [(ax, task, None) for ax, task in zip(grid.flat, tasks, strict=False)]
         for i, (ax, _, _) in enumerate(places):
             ax.set_xlabel(x[i] if i + columns >= len(tasks) or len(set(x)) > 1 else "")

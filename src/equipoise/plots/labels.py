@@ -7,10 +7,9 @@ give the same for the methods and tasks of the paper. `equipoise.METHODS` would 
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "TASKS", "Labels", "MethodRow", "labels_of", "relabelled"]
+__all__ = ["METHODS", "TASKS", "Labels", "MethodRow", "labels_of"]
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,36 +89,22 @@ def labels_of(ds: xr.Dataset) -> Labels:
     )
 
 
-def relabelled(ds: xr.Dataset, labels: Mapping[str, str] | None) -> xr.Dataset:
-    """The results with other labels for some tasks and methods, by name."""
-    now = labels_of(ds)
-    for dim, old in (("task", now.tasks), ("method", {n: r.label for n, r in now.methods.items()})):
-        if labels and dim in ds.dims:
-            ds = ds.assign_coords({f"{dim}_label": (dim, [labels.get(name, label) for name, label in old.items()])})
-    return ds
-
-
 def _rows(ds: xr.Dataset) -> dict[str, MethodRow]:
-    names = _values(ds, "method")
+    """Each method as the results describe it, else as its name does, such as `bnre[strength=10]`."""
     stored = {field: _column(ds, "method", field) for field in MethodRow._fields}
     repeated = Counter(stored["label"].values())
     rows = {}
-    for name in names:
-        row = _row(name)
-        values = {field: column[name] for field, column in stored.items() if column.get(name)}
-        if repeated[values.get("label", "")] > 1:  # the options tell them apart
+    for name in _values(ds, "method"):
+        base, _, inside = name.partition("[")
+        row = METHODS.get(base, MethodRow(base))
+        options = dict(part.partition("=")[::2] for part in inside.removesuffix("]").split(",") if part)
+        values = {field: options[field] for field in ("balance", "start") if field in options}
+        values |= {"label": _with_options(name, row.label)}
+        values |= {field: column[name] for field, column in stored.items() if name in column}
+        if repeated[values["label"]] > 1:  # the options tell them apart
             values["label"] = _with_options(name, values["label"])
         rows[name] = row._replace(**values)
     return rows
-
-
-def _row(name: str) -> MethodRow:
-    """What the name of a method such as `bnre[strength=10]` says."""
-    base, _, inside = name.partition("[")
-    row = METHODS.get(base, MethodRow(base))
-    options = dict(part.partition("=")[::2] for part in inside.removesuffix("]").split(",") if part)
-    changed = {field: options[field] for field in ("balance", "start") if field in options}
-    return row._replace(label=_with_options(name, row.label), **changed)
 
 
 def _with_options(name: str, label: str | None) -> str:

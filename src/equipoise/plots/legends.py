@@ -4,47 +4,38 @@ from __future__ import annotations
 
 __all__: list[str] = []
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.transforms import Bbox
 
-from equipoise.support.words import did_you_mean
-
-from .style import GREY, INK
+from .style import GREY
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is None:
-        _, ax = plt.subplots(figsize=size, layout="constrained")
-    assert ax is not None
-    quiet_spines(ax)
+    """The given Axes, or one of a new figure with this size in inches, with quiet spines."""
+    ax = ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+    ax.tick_params(color=GREY)
     return ax
 
 
 def new_figure(figure: Figure | None, width: float, height: float) -> Figure:
     """The given figure, or a new one of pyplot's, with this size in inches."""
-    if figure is None:
-        return plt.figure(figsize=(width, height), layout="constrained")
+    figure = figure or plt.figure()
     figure.set_size_inches(width, height)
     figure.set_layout_engine("constrained")
     return figure
 
 
-def quiet_spines(ax: Axes) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        ax.spines[side].set_color(GREY)
-    ax.tick_params(color=GREY)
-
-
-def legend(ax: Axes, **options: Any) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize="small", handlelength=1.5, facecolor="white", edgecolor="none", framealpha=0.75, **options)
+def legend(ax: Axes, **options: Any) -> Legend:
+    look: Any = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.75}
+    return ax.legend(fontsize="small", handlelength=1.5, **look, **options)
 
 
 def legend_with_room(ax: Axes) -> None:
@@ -53,13 +44,9 @@ def legend_with_room(ax: Axes) -> None:
     Limits that were set before are let go: the room is measured from all that is drawn.
     """
     _lay_out(ax)
-    entries = len(ax.get_legend_handles_labels()[0])
     width, height = ax.get_window_extent().size
-    for columns in range(min(entries, 4), 0, -1):
-        legend(ax, loc="upper left", ncols=columns, columnspacing=1, borderaxespad=0.2)
-        made = ax.get_legend()
-        assert made is not None
-        box = made.get_window_extent()
+    for columns in range(min(len(ax.get_legend_handles_labels()[0]), 4), 0, -1):
+        box = legend(ax, loc="upper left", ncols=columns, columnspacing=1, borderaxespad=0.2).get_window_extent()
         if box.width <= width:
             break
     ax.autoscale(axis="y")
@@ -77,10 +64,7 @@ def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
     _lay_out(ax)
     for wrapped in (False, True):
         for place in places:
-            legend(ax, **place)
-            made = ax.get_legend()
-            if made is None:
-                return
+            made = legend(ax, **place)
             for text in made.get_texts() if wrapped else ():
                 text.set_text(text.get_text().replace(": ", ":\n"))
             if not _covers_something(ax, made.get_window_extent().padded(2)):
@@ -88,22 +72,17 @@ def legend_beside(ax: Axes, *places: dict[str, Any]) -> None:
     if ax.get_title():
         legend(ax, **places[0])
         return
-    width = ax.get_window_extent().width
     for columns in (2, 1) if len(ax.get_legend_handles_labels()[0]) > 3 else (1,):
-        legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
-        made = ax.get_legend()
-        if made is not None and made.get_window_extent().width <= width:  # a wider one would push the axes together
+        made = legend(ax, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=columns, columnspacing=1)
+        if made.get_window_extent().width <= ax.get_window_extent().width:  # a wider one pushes the axes together
             return
 
 
 def _lay_out(ax: Axes) -> None:
     """Give the axes the size that they are going to have, or nearly."""
-    figure = ax.figure
-    while isinstance(figure, SubFigure):
-        figure = figure.figure
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
+    figure: Any = ax.get_figure(root=True)
+    if figure.get_layout_engine() is not None:
+        figure.get_layout_engine().execute(figure)
     ax.apply_aspect()
 
 
@@ -121,18 +100,3 @@ def one_each(what: str, given: Sized | None, wanted: int, of: str) -> None:
     """Refuses names, labels and the like that are not one for each thing they belong to."""
     if given is not None and len(given) != wanted:
         raise ValueError(f"{what} should have {wanted} entries, one for each {of}, got {len(given)}")
-
-
-def known(what: str, asked: Sequence[str], there: Sequence[str]) -> None:
-    """Refuses names that the results do not have."""
-    for name in asked:
-        if name not in there:
-            raise ValueError(did_you_mean(name, there, what))
-
-
-def p_text(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
-
-
-def star(ax: Axes, x: float, y: float) -> None:
-    ax.plot(x, y, marker="*", ms=10, color=INK, mec="white", mew=0.8, ls="", zorder=5)

@@ -19,9 +19,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from numpy.typing import NDArray
 
 from .labels import labels_of
-from .legends import axes_or_new
 from .settings import MISSING, PARTLY, Range, settings_of, short_verdict, signed
-from .style import DASHED, GREY, INK, PAPER, VERDICTS, Look, budget_looks, method_looks
+from .style import DASHED, GREY, INK, PAPER, VERDICTS, budget_looks, method_looks
 
 Array = NDArray[np.float64]
 #: Methods that a panel is not about.
@@ -43,11 +42,11 @@ def coverage_panel(
     results: xr.Dataset,
     task: str,
     *,
+    ax: Axes,
     method: str | None = None,
     budget: int | None = None,
-    ax: Axes | None = None,
     difference: bool = False,
-) -> Axes:
+) -> None:
     """Expected coverage against level: one curve per budget of a method, or one per method at a budget.
 
     A curve is the median over runs, and its shade their range; a single run has its simultaneous band.
@@ -56,10 +55,8 @@ def coverage_panel(
         results: with `coverage` over task, method, budget, run and level.
         task: which task.
         method, budget: one of the two; the curves are along the other.
-        ax: where; None for a new figure.
         difference: draw coverage minus level.
     """
-    ax = axes_or_new(ax, (2.6, 2.4))
     names = labels_of(results)
     over = "budget" if method is not None else "method"
     looks: Any = budget_looks(names.budgets) if method is not None else method_looks(names.methods)
@@ -83,7 +80,6 @@ def coverage_panel(
     ax.set(xlim=(0, 1), xticks=(0, 0.5, 1), xticklabels=["0", ".5", "1"])
     if not difference:
         ax.set(ylim=(0, 1), yticks=(0, 0.5, 1), yticklabels=["0", ".5", "1"])
-    return ax
 
 
 def coverage_over_runs(curves: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -101,45 +97,27 @@ def coverage_over_runs(curves: dict[str, Array]) -> tuple[Array, Array, Array]:
     return present.min(0), np.median(present, 0), present.max(0)
 
 
-def line_panel(
-    results: xr.Dataset,
-    task: str,
-    name: str,
-    *,
-    ax: Axes | None = None,
-    front: Sequence[str] | None = None,
-    labelled: bool = False,
-) -> Axes:
-    """A number against the budget: one line per method, the median over runs, with their range as shading.
+def line_panel(results: xr.Dataset, task: str, name: str, *, ax: Axes, front: Sequence[str] | None = None) -> None:
+    """A variable against the budget: one line per method, the median over runs, with their range as shading.
 
-    Arguments:
-        results: with the variable over task, method, budget and run.
-        task: which task.
-        name: of the variable.
-        ax: where; None for a new figure.
-        front: the methods that are drawn in colour, the others as thin grey lines; None for all.
-        labelled: whether lines carry the labels of their methods, for a legend.
+    The methods in `front` are drawn in colour, the others as thin grey lines; None for all in colour.
     """
-    ax, names = axes_or_new(ax, (3.05, 2.4)), labels_of(results)
+    names = labels_of(results)
     for method, look in method_looks(names.methods).items():
-        values = np.asarray(
-            results[name].sel({"task": task, "method": method}).transpose("budget", "run").values, float
-        )
-        over = [(b, Range.of(runs)) for b, runs in zip(names.budgets, values, strict=True)]
-        over = [(b, r) for b, r in over if r.known]
-        at, middle = [b for b, _ in over], [r.median for _, r in over]
+        values = results[name].sel({"task": task, "method": method}).transpose("budget", "run").values
+        over = {b: Range.of(runs) for b, runs in zip(names.budgets, values, strict=True)}
+        over = {b: r for b, r in over.items() if r.known}
+        at, middle = list(over), [r.median for r in over.values()]
         if front is not None and method not in front:
             ax.plot(at, middle, **BEHIND)
             continue
-        low, high = [r.low for _, r in over], [r.high for _, r in over]
+        low, high = [r.low for r in over.values()], [r.high for r in over.values()]
         if len(at) > 1:
             ax.fill_between(at, low, high, color=look.colour, alpha=0.13, linewidth=0)
         elif at:
             ax.vlines(at, low, high, color=look.colour, linewidth=1)
-        label = names.method(method) if labelled else None
-        ax.plot(at, middle, color=look.colour, linestyle=look.line, markersize=3.6, label=label, **look.marking)
+        ax.plot(at, middle, color=look.colour, linestyle=look.line, markersize=3.6, **look.marking)
     _budget_axis(ax, names.budgets)
-    return ax
 
 
 def references(ax: Axes, results: xr.Dataset, task: str, name: str, named: bool = True) -> None:
@@ -164,11 +142,8 @@ def references(ax: Axes, results: xr.Dataset, task: str, name: str, named: bool 
 
 
 def _exact_and_prior(ax: Axes, results: xr.Dataset, task: str, named: bool) -> None:
-    value = {
-        text: float(results[name].sel(task=task).mean())
-        for text, name in (("exact", "expected_log_prob"), ("prior", "prior_log_prob"))
-        if any_number(results, name, **({"task": task} if "task" in results.get(name, xr.DataArray()).dims else {}))
-    }
+    stored = (("exact", "expected_log_prob"), ("prior", "prior_log_prob"))
+    value = {text: float(results[n].sel(task=task)) for text, n in stored if any_number(results, n, task=task)}
     low, high = ax.get_ylim()
     if "prior" in value and not near(value["prior"], low, max(high, value.get("exact", high))):
         del value["prior"]
@@ -229,9 +204,9 @@ def sides(ax: Axes, named: bool = True) -> None:
             ax.annotate(name, (1.015, at), xycoords=("axes fraction", "data"), **style)
 
 
-def members_panel(results: xr.Dataset, task: str, *, ax: Axes | None = None) -> Axes:
+def members_panel(results: xr.Dataset, task: str, *, ax: Axes) -> None:
     """Single networks (dots) and their mixture, in nominal log posterior and coverage AUC: one arrow per setting."""
-    ax, names = axes_or_new(ax, (3.05, 2.4)), labels_of(results)
+    names = labels_of(results)
     numbers = ("nominal_log_prob", "coverage_auc")
     for method, look in method_looks(names.methods).items():
         for budget in names.budgets:
@@ -248,15 +223,13 @@ def members_panel(results: xr.Dataset, task: str, *, ax: Axes | None = None) -> 
     if ax.lines:
         ax.locator_params(axis="x", nbins=5)
         sides(ax)
-    return ax
 
 
-def history_panel(results: xr.Dataset, task: str, method: str, *, ax: Axes | None = None) -> Axes:
+def history_panel(results: xr.Dataset, task: str, method: str, *, ax: Axes) -> None:
     """Training (dashed) and validation loss (solid) against the epoch: one colour per budget, medians over runs.
 
     The dot is the best epoch, the median over runs.
     """
-    ax = axes_or_new(ax, (2.6, 2.0))
     at = {"task": task, "method": method}
     epoch = np.asarray(results["epoch"].values, float)
     losses = {n: results[n].sel(at) for n in ("train_loss", "validation_loss") if n in results}
@@ -279,7 +252,6 @@ def history_panel(results: xr.Dataset, task: str, method: str, *, ax: Axes | Non
     ax.yaxis.set_major_locator(MaxNLocator(4))
     if not ax.lines:
         say_missing(ax)
-    return ax
 
 
 def _robust_limits(ax: Axes) -> None:
@@ -292,9 +264,9 @@ def _robust_limits(ax: Axes) -> None:
             ax.set_ylim(low - 0.05 * (high - low), high + 0.08 * (high - low))
 
 
-def verdict_panel(results: xr.Dataset, task: str, *, ax: Axes | None = None) -> Axes:
+def verdict_panel(results: xr.Dataset, task: str, *, ax: Axes) -> None:
     """Verdicts as a table of methods × budgets: symbol, number of runs, median coverage AUC."""
-    ax, names = axes_or_new(ax, (3.4, 3.0)), labels_of(results)
+    names = labels_of(results)
     methods, budgets = list(names.methods), sorted(names.budgets)
     for s in settings_of(results.sel(task=[task])):
         row, column, style = methods.index(s.method), budgets.index(s.budget), VERDICTS[s.state]
@@ -312,9 +284,3 @@ def verdict_panel(results: xr.Dataset, task: str, *, ax: Axes | None = None) -> 
     ax.tick_params(length=0, labelsize=7.5)
     ax.spines[:].set_visible(False)
     ax.set_title(names.task(task), pad=6, fontweight="bold")
-    return ax
-
-
-def look_scatter(ax: Axes, x: Any, y: Any, sizes: Any, look: Look) -> None:
-    face = look.colour if look.filled else PAPER
-    ax.scatter(x, y, s=sizes, marker=look.marker, facecolor=face, edgecolor=look.colour, linewidth=1, zorder=3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 __all__ = ["plane", "planes"]
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,39 +20,30 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from .grids import GREY_ONES, method_legend, panels_of_tasks
-from .labels import labels_of, relabelled
+from .labels import labels_of
 from .legends import axes_or_new
-from .panels import BEHIND, SMALL, any_number, look_scatter, near, sides, width_of
-from .style import GREY, INK, Look, cycle_look, method_looks, printed
+from .panels import BEHIND, SMALL, any_number, near, sides, width_of
+from .style import GREY, INK, PAPER, Look, cycle_look, method_looks, printed
 
 #: Where several tasks share the Axes, each has its marker.
 TASK_MARKERS = "osD^vP*X"
 
 
-def plane(
-    results: xr.Dataset,
-    *,
-    ax: Axes | None = None,
-    colour: str = "method",
-    labels: Mapping[str, str] | None = None,
-    legend: bool = True,
-) -> Axes:
+def plane(results: xr.Dataset, *, ax: Axes | None = None, legend: bool = True) -> Axes:
     """Coverage AUC against information kept: one point per setting, joined and growing along the budgets.
 
-    Points are medians over runs, with bars from minimum to maximum. Crosses are the prior and the exact posterior;
-    one that is far from every point is left out.
+    Points are medians over runs, with bars from minimum to maximum. Colours tell methods (or members) apart, markers
+    tell several tasks apart. Crosses are the prior and the exact posterior, unless far from every point.
 
     Arguments:
         results: with `coverage_auc` and `information_kept` (or `nominal_log_prob`), over any of task, method, budget
             and run (or member).
         ax: where; None for a new figure.
-        colour: the dimension that colours tell apart; several tasks are told apart by marker.
-        labels: what to write in the legend, by name.
         legend: whether to draw one, to the right of the Axes.
     """
-    ax, results = axes_or_new(ax, (4.6, 3.4)), relabelled(results, labels)
-    dims = [d for d in results["coverage_auc"].dims if d not in ("run", "budget")]
-    key = colour if colour in dims else str(dims[0]) if dims else ""
+    ax = axes_or_new(ax, (4.6, 3.4))
+    dims = [str(d) for d in results["coverage_auc"].dims if d not in ("run", "budget")]
+    key = "method" if "method" in dims else dims[0] if dims else ""
     looks = _looks(results, key)
     _points(ax, results, key, looks)
     if not ax.lines:
@@ -67,20 +58,11 @@ def plane(
 
 
 @printed
-def planes(
-    results: xr.Dataset, *, labels: Mapping[str, str] | None = None, figure: Figure | None = None
-) -> NDArray[Any]:
+def planes(results: xr.Dataset, *, figure: Figure | None = None) -> NDArray[Any]:
     """The `plane` of each task in a panel of its own; of many methods, one row per family.
 
-    Arguments:
-        results: with `coverage_auc` and `nominal_log_prob` over task, method, budget and run.
-        labels: what to write for tasks and methods, by name.
-        figure: an empty figure; None for a new one.
-
-    Returns:
-        The Axes, one per task, or those of each row.
+    Arguments and returns as of `nominal_log_prob`, with `coverage_auc` as well.
     """
-    results = relabelled(results, labels)
     names, looks = labels_of(results), _looks(results, "method")
     of = {task: results.sel(task=[task]) for task in names.tasks}
     across = [_sharpness(one)[1] for one in of.values()]
@@ -134,11 +116,18 @@ def _points(ax: Axes, results: xr.Dataset, key: str, looks: Sequence[Look], fron
         if results.sizes.get("task", 1) > 1 and key != "task":
             look = Look(look.colour, look.line, TASK_MARKERS[at["task"] % len(TASK_MARKERS)], look.filled)
         ax.plot(*middle, color=look.colour, linewidth=0.8, linestyle=look.line, alpha=0.75)
-        ax.hlines(middle[1], np.nanmin(x, -1), np.nanmax(x, -1), color=look.colour, linewidth=0.7)
-        ax.vlines(middle[0], np.nanmin(y, -1), np.nanmax(y, -1), color=look.colour, linewidth=0.7)
+        gap, ends_x, ends_y = np.full_like(middle[0], np.nan), _ends(x), _ends(y)
+        for bar in ((ends_x, (middle[1],) * 2), ((middle[0],) * 2, ends_y)):  # one line with gaps makes a small SVG
+            across, up = (np.stack([*ends, gap], -1).ravel() for ends in bar)
+            ax.plot(across, up, color=look.colour, linewidth=0.7)
         growth = np.linspace(0, 1, len(some))[some] if len(some) > 1 else np.ones(1)
-        look_scatter(ax, *middle, np.square(small * (1 + 0.9 * growth)), look)
+        sizes, face = np.square(small * (1 + 0.9 * growth)), look.colour if look.filled else PAPER
+        ax.scatter(*middle, s=sizes, marker=look.marker, facecolor=face, edgecolor=look.colour, linewidth=1, zorder=3)
     ax.locator_params(axis="x", nbins=min(5, max(2, int(width_of(ax) / 0.4))))
+
+
+def _ends(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return np.nanmin(values, -1), np.nanmax(values, -1)
 
 
 def _by_budget(values: xr.DataArray) -> NDArray[Any]:

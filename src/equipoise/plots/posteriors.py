@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import gaussian_filter, gaussian_filter1d
+from scipy.ndimage import gaussian_filter
 from scipy.stats import chi2
 
-from .legends import axes_or_new, legend, one_each, star
+from .legends import axes_or_new, legend, one_each
 from .style import CYCLE, INK, darker
 
 Array = NDArray[np.float64]
@@ -51,7 +51,7 @@ def posterior_1d(
     """
     ax = axes_or_new(ax, (3.8, 2.6))
     if density is None:
-        x, density, flat = _smoothed(x)
+        (x,), density, flat = _smoothed(np.asarray(x, float))
     else:
         x, density = np.asarray(x, float), np.asarray(density, float)
         flat = _level(density)
@@ -62,7 +62,8 @@ def posterior_1d(
     if truth is not None:
         ax.axvline(truth, color=INK, lw=1.0, ls=(0, (4, 2)))
     ax.set(xlabel=name, ylabel="posterior density", xlim=(x.min(), x.max()), ylim=(0, None))
-    legend(ax)
+    if label is not None:
+        legend(ax)
     return ax
 
 
@@ -81,20 +82,15 @@ def posterior_2d(
 
     Samples that are indistinguishable from uniform ones have one shade and no contours, which would be of noise.
 
-    Arguments:
+    Arguments as of `posterior_1d`, but:
         x, y: the axes of a grid with shapes `(n,)` and `(m,)`; or, without `density`, samples with shape `(n,)` each.
         density: on the grid, with shape `(n, m)`, any scale.
-        truth: the true parameters.
-        levels: of the contours.
-        names: of the parameters.
-        ax: where; None for a new figure.
-        colour: of density and contours.
     """
     one_each("truth", truth, 2, "parameter")
     one_each("names", names, 2, "parameter")
     ax = axes_or_new(ax, (3.4, 3.2))
     if density is None:
-        x, y, density, flat = _smoothed_2d(np.asarray(x, float), np.asarray(y, float))
+        (x, y), density, flat = _smoothed(np.asarray(x, float), np.asarray(y, float))
     else:
         flat = _level(np.asarray(density, float))
     x, y, density = (np.asarray(v, float) for v in (x, y, density))
@@ -111,10 +107,9 @@ def posterior_2d(
         widths = np.linspace(0.6, 1.2, len(thresholds))
         ax.contour(x, y, density.T, thresholds, colors=[darker(colour)], linewidths=widths)
     if truth is not None:
-        star(ax, truth[0], truth[1])
+        ax.plot(*truth, marker="*", ms=10, color=INK, mec="white", mew=0.8, ls="", zorder=5)
     ax.set(xlabel=names[0], ylabel=names[1], xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(True)
+    ax.spines[["top", "right"]].set_visible(True)
     return ax
 
 
@@ -139,13 +134,9 @@ def corner(
 ) -> NDArray[Any]:
     """Every pair of parameters, with the marginals on the diagonal.
 
-    Arguments:
+    Arguments as of `posterior_2d`, and:
         samples: with shape `(n, D)`.
-        truth: the true parameters.
-        names: of the parameters.
         limits: of each parameter, such as the prior's; None for the range of the samples, far tails left out.
-        levels: of the contours.
-        colour: of density and contours.
 
     Returns:
         The Axes, with shape `(D, D)`; those above the diagonal are hidden.
@@ -162,28 +153,26 @@ def corner(
     limits = limits or [_limits(samples[:, j], None if truth is None else truth[j]) for j in range(dim)]
     size = 1.5 * dim + 0.6
     _, axes = plt.subplots(dim, dim, figsize=(size, size), squeeze=False, layout="constrained")
-    for i in range(dim):
-        for j in range(dim):
-            ax = axes[i, j]
-            if j > i:
-                ax.set_visible(False)
-                continue
-            if i == j:
-                at = None if truth is None else truth[i]
-                posterior_1d(samples[:, i], truth=at, name=names[i], ax=ax, colour=colour, levels=levels[-1:])
-                ax.set(ylabel="", yticks=[])
-                ax.spines["left"].set_visible(False)
-            else:
-                at2 = None if truth is None else (truth[j], truth[i])
-                pair = (names[j], names[i])
-                posterior_2d(samples[:, j], samples[:, i], truth=at2, names=pair, ax=ax, colour=colour, levels=levels)
-                ax.set_ylim(*limits[i])
-            ax.set_xlim(*limits[j])
-            ax.locator_params(nbins=4)
-            if i < dim - 1:
-                ax.set(xlabel="", xticklabels=[])
-            if 0 < j < i:
-                ax.set(ylabel="", yticklabels=[])
+    for (i, j), ax in np.ndenumerate(axes):
+        if j > i:
+            ax.set_visible(False)
+            continue
+        if i == j:
+            at = None if truth is None else truth[i]
+            posterior_1d(samples[:, i], truth=at, name=names[i], ax=ax, colour=colour, levels=levels[-1:])
+            ax.set(ylabel="", yticks=[])
+            ax.spines["left"].set_visible(False)
+        else:
+            both = None if truth is None else (truth[j], truth[i])
+            pair: Any = {"truth": both, "names": (names[j], names[i]), "colour": colour, "levels": levels}
+            posterior_2d(samples[:, j], samples[:, i], ax=ax, **pair)
+            ax.set_ylim(*limits[i])
+        ax.set_xlim(*limits[j])
+        ax.locator_params(nbins=4)
+        if i < dim - 1:
+            ax.set(xlabel="", xticklabels=[])
+        if 0 < j < i:
+            ax.set(ylabel="", yticklabels=[])
     return axes
 
 
@@ -204,26 +193,20 @@ def _level(density: Array) -> bool:
     return bool(np.ptp(density) < 0.01 * density.max())
 
 
-def _smoothed(samples: ArrayLike, bins: int = 200) -> tuple[Array, Array, bool]:
-    """A grid, a smoothed histogram of samples with Silverman's bandwidth, and whether it is flat up to noise."""
-    samples = np.asarray(samples, float)
-    counts, edges = np.histogram(samples, bins=bins)
-    spread = min(samples.std(), np.subtract(*np.quantile(samples, [0.75, 0.25])) / 1.34) or samples.std() or 1.0
-    width = max(0.9 * spread * len(samples) ** -0.2 / (edges[1] - edges[0]), 0.5)
-    density = gaussian_filter1d(counts.astype(float), width, mode="reflect")
-    return (edges[:-1] + edges[1:]) / 2, density, _noise(density, [width])
+def _smoothed(*samples: Array) -> tuple[list[Array], Array, bool]:
+    """Axes, a smoothed histogram of samples of one or two parameters, and whether it is flat up to noise.
 
-
-def _smoothed_2d(x: Array, y: Array, bins: int = 120) -> tuple[Array, Array, Array, bool]:
-    """Axes, a smoothed histogram of pairs of samples, and whether it is flat up to noise.
-
-    The bandwidth is half of Silverman's, not to close a moon.
+    The bandwidth is Silverman's, of two parameters half of it, not to close a moon.
     """
-    counts, ex, ey = np.histogram2d(x, y, bins=bins)
-    factor = 0.5 * len(x) ** (-1 / 6)
-    width = [max(factor * v.std() / (e[1] - e[0]), 0.8) for v, e in ((x, ex), (y, ey))]
+    one, n = len(samples) == 1, len(samples[0])
+    counts, edges = np.histogramdd(np.stack(samples, -1), bins=200 if one else 120)
+    spread = [v.std() for v in samples]
+    if one:
+        spread = [min(spread[0], np.subtract(*np.quantile(samples, [0.75, 0.25])) / 1.34) or spread[0] or 1.0]
+    factor, least = (0.9 * n**-0.2, 0.5) if one else (0.5 * n ** (-1 / 6), 0.8)
+    width = [max(factor * s / (e[1] - e[0]), least) for s, e in zip(spread, edges, strict=True)]
     density = gaussian_filter(counts, width, mode="reflect")
-    return (ex[:-1] + ex[1:]) / 2, (ey[:-1] + ey[1:]) / 2, density, _noise(density, width)
+    return [(e[:-1] + e[1:]) / 2 for e in edges], density, _noise(density, width)
 
 
 def _noise(density: Array, width: Sequence[float]) -> bool:

@@ -6,20 +6,8 @@ setting is the median of its runs and their range, and how many of them have whi
 
 from __future__ import annotations
 
-__all__ = [
-    "CERTIFIED",
-    "INCONCLUSIVE",
-    "MISSING",
-    "OVERCONFIDENT",
-    "PARTLY",
-    "Range",
-    "Setting",
-    "settings_of",
-    "short_verdict",
-    "signed",
-]
+__all__ = ["CERTIFIED", "INCONCLUSIVE", "MISSING", "OVERCONFIDENT", "PARTLY", "Range", "Setting", "settings_of"]
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,19 +20,6 @@ CERTIFIED = "certified conservative"
 INCONCLUSIVE = "inconclusive"
 MISSING = "missing"
 
-#: The numbers that are summed up over runs.
-NUMBERS = (
-    "coverage_auc",
-    "coverage_auc_se",
-    "verdict_p_value",
-    "nominal_log_prob",
-    "information_kept",
-    "balance_signed",
-    "balancing_error",
-    "levels_covered",
-    "pairs_to_settle",
-    "diverged_members",
-)
 CELL = ("task", "method", "budget", "run")
 
 
@@ -81,12 +56,11 @@ class Setting:
     overconfident_alone: int  # before Holm's correction
     certified_alone: int
     auc: Range
-    auc_se: float  # the largest of the runs'
+    auc_se: Range
     p_value: Range
     nominal: Range
     information: Range
     balance: Range
-    balancing_error: Range
     levels_covered: Range
     pairs_to_settle: Range  # of the runs that are inconclusive, alone and with the others
     diverged: int
@@ -106,56 +80,54 @@ class Setting:
         return CERTIFIED if self.certified == self.runs else INCONCLUSIVE
 
 
+#: The variable behind each number of a setting.
+VARIABLES = {
+    "auc": "coverage_auc",
+    "auc_se": "coverage_auc_se",
+    "p_value": "verdict_p_value",
+    "nominal": "nominal_log_prob",
+    "information": "information_kept",
+    "balance": "balance_signed",
+    "levels_covered": "levels_covered",
+    "pairs_to_settle": "pairs_to_settle",
+    "diverged": "diverged_members",
+}
+
+
 def settings_of(ds: xr.Dataset) -> list[Setting]:
-    """Every setting of the grid, task by task, method by method, budget by budget."""
+    """Every setting of the grid, task by task, method by method, budget by budget.
+
+    Verdicts are with Holm's correction where the results have it, else of each run alone; "" where one is missing.
+    """
     shape = tuple(ds.sizes[d] for d in CELL)
-    blank = np.full(shape, np.nan)
 
-    def numbers(name: str) -> Any:
-        return np.asarray(ds[name].values, float) if name in ds else blank
+    def values(name: str, missing: Any) -> Any:
+        return ds[name].transpose(*CELL).values if name in ds else np.full(shape, missing, dtype=object)
 
-    judged = verdicts(ds)
-    alone = ds["verdict"].transpose(*CELL).values if "verdict" in ds else judged
-    value = {name: numbers(name) for name in NUMBERS}
+    alone = values("verdict", "")
+    judged = values("verdict_holm", "") if "verdict_holm" in ds else alone
+    numbers = {field: values(name, np.nan).astype(float) for field, name in VARIABLES.items()}
+    # Of the other runs more pairs are not asked for.
+    numbers["pairs_to_settle"][(judged != INCONCLUSIVE) | (alone != INCONCLUSIVE)] = np.nan
     found = []
     for t, m, b in np.ndindex(shape[:3]):
-        at = {name: v[t, m, b] for name, v in value.items()}
-        words = judged[t, m, b]
+        ranges: dict[str, Any] = {field: Range.of(number[t, m, b]) for field, number in numbers.items()}
+        ranges["diverged"] = int(np.nansum(numbers["diverged"][t, m, b]))
         found.append(
             Setting(
                 task=str(ds["task"].values[t]),
                 method=str(ds["method"].values[m]),
                 budget=int(ds["budget"].values[b]),
                 planned=shape[3],
-                overconfident=_count(words, OVERCONFIDENT),
-                certified=_count(words, CERTIFIED),
-                inconclusive=_count(words, INCONCLUSIVE),
-                overconfident_alone=_count(alone[t, m, b], OVERCONFIDENT),
-                certified_alone=_count(alone[t, m, b], CERTIFIED),
-                auc=Range.of(at["coverage_auc"]),
-                auc_se=Range.of(at["coverage_auc_se"]).high,
-                p_value=Range.of(at["verdict_p_value"]),
-                nominal=Range.of(at["nominal_log_prob"]),
-                information=Range.of(at["information_kept"]),
-                balance=Range.of(at["balance_signed"]),
-                balancing_error=Range.of(at["balancing_error"]),
-                levels_covered=Range.of(at["levels_covered"]),
-                pairs_to_settle=Range.of(
-                    at["pairs_to_settle"][(words == INCONCLUSIVE) & (alone[t, m, b] == INCONCLUSIVE)]
-                ),
-                diverged=int(np.nansum(at["diverged_members"])),
+                overconfident=int((judged[t, m, b] == OVERCONFIDENT).sum()),
+                certified=int((judged[t, m, b] == CERTIFIED).sum()),
+                inconclusive=int((judged[t, m, b] == INCONCLUSIVE).sum()),
+                overconfident_alone=int((alone[t, m, b] == OVERCONFIDENT).sum()),
+                certified_alone=int((alone[t, m, b] == CERTIFIED).sum()),
+                **ranges,
             )
         )
     return found
-
-
-def verdicts(ds: xr.Dataset) -> Any:
-    """The verdict of every run: with Holm's correction where the results have it, else each alone; "" where missing."""
-    for name in ("verdict_holm", "verdict"):
-        if name in ds:
-            words: Any = ds[name].transpose(*CELL).values
-            return words
-    return np.full(tuple(ds.sizes[d] for d in CELL), "", dtype=object)
 
 
 def short_verdict(s: Setting) -> str:
@@ -168,12 +140,8 @@ def short_verdict(s: Setting) -> str:
     return symbol if s.planned == 1 else f"{symbol} {n}/{s.runs}"
 
 
-def _count(words: Iterable[Any], word: str) -> int:
-    return sum(w == word for w in words)
-
-
 def signed(value: float, digits: int = 3) -> str:
-    """A number with its sign, as it is printed; nothing is said of a value that is not there.
+    """A number with its sign, as it is printed; a dash for NaN.
 
     Example:
         >>> signed(-0.1342), signed(0.05), signed(-0.0001), signed(float("nan"))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 __all__ = ["CYCLE", "PRINT", "VERDICTS", "Look", "VerdictStyle", "budget_looks", "families", "method_looks", "printed"]
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -81,19 +80,8 @@ SVG_DASH = {"-": "none", str(UNBALANCED): "6 3", str(FROM_PRIOR): "9 3 2 3"}
 #: Markers of the versions of a method, such as other strengths.
 VERSIONS = "v^<>phXP"
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def printed(draw: Callable[P, R]) -> Callable[P, R]:
-    """Draw with the `PRINT` settings."""
-
-    @functools.wraps(draw)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with mpl.rc_context(PRINT):
-            return draw(*args, **kwargs)
-
-    return wrapped
+#: Decorates functions that draw for print.
+printed = mpl.rc_context(PRINT)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FIGURES", "figures", "write_figures"]
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from equipoise.plots.style import PRINT
 from equipoise.support.files import write_whole
 from equipoise.support.progress import Progress
 
-from .formats import file_name
 from .opening import open_results
 
 #: By file name: what draws it, and the variable that it needs.
@@ -61,9 +61,9 @@ def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path, progres
 def figures(ds: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     """Name and figure, one after the other, of all that the results hold enough for."""
 
-    def drawn(draw: Callable[..., Any], *args: Any, **options: Any) -> Figure:
+    def drawn(draw: Callable[..., Any], *args: Any) -> Figure:
         figure = Figure()
-        draw(ds, *args, figure=figure, **options)
+        draw(*args, figure=figure)
         return figure
 
     names = labels_of(ds)
@@ -71,9 +71,11 @@ def figures(ds: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     _, _, beside, below = verdict_layout(names)
     pages = [tasks[first : first + beside * below] for first in range(0, len(tasks), beside * below)]
     for i, page in enumerate(pages):
-        yield "verdicts" if len(pages) == 1 else f"verdicts_{i + 1}", drawn(plots.verdict_table, tasks=page)
+        name = "verdicts" if len(pages) == 1 else f"verdicts_{i + 1}"
+        yield name, drawn(plots.verdict_table, ds.sel(task=page))
     for name, (draw, variable) in FIGURES.items():
         if any_number(ds, variable) and (name != "members" or ds.sizes.get("member", 1) > 1):
-            yield name, drawn(draw)
+            yield name, drawn(draw, ds)
     for task in gallery_tasks(ds):
-        yield f"gallery_{file_name(task)}", drawn(plots.posterior_gallery, task)
+        # A name such as lotka_volterra[steps=1001] as part of a file name.
+        yield "gallery_" + re.sub(r"\W+", "_", task).strip("_"), drawn(plots.posterior_gallery, ds, task)

@@ -9,7 +9,6 @@ from __future__ import annotations
 __all__ = ["Finding", "Headline", "headline"]
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import xarray as xr
 
 from equipoise.plots.labels import Labels, labels_of
 from equipoise.plots.settings import CERTIFIED, INCONCLUSIVE, MISSING, OVERCONFIDENT, PARTLY, Setting, settings_of
-from equipoise.support.words import NUMBERS, counted, listed
+from equipoise.support.words import counted, listed
 
 
 class Finding(NamedTuple):
@@ -28,44 +27,30 @@ class Finding(NamedTuple):
     where: list[str]
 
 
-@dataclass
-class Headline:
+class Headline(NamedTuple):
     """The lead in one or two sentences, the findings by kind, and how far to trust them."""
 
     lead: str
-    findings: list[Finding] = field(default_factory=list)
-    certainty: list[str] = field(default_factory=list)
+    findings: list[Finding]
+    certainty: list[str]
 
 
 def headline(ds: xr.Dataset) -> Headline:
-    """The findings of a grid."""
-    settings = settings_of(ds)
-    grid = Grid(
-        list(dict.fromkeys(s.task for s in settings)),
-        sorted({s.budget for s in settings}),
-        labels_of(ds),
-    )
+    """The findings of a names."""
+    settings, names = settings_of(ds), labels_of(ds)
     judged = [s for s in settings if s.state != MISSING]
     by_state = {
         state: [s for s in judged if s.state == state] for state in (OVERCONFIDENT, PARTLY, CERTIFIED, INCONCLUSIVE)
     }
     findings = [
-        Finding(state, len(some), _partly(some, grid) if state == PARTLY else _statements(some, grid))
+        Finding(state, len(some), _partly(some, names) if state == PARTLY else _statements(some, names))
         for state, some in by_state.items()
         if some
     ]
-    return Headline(_lead(by_state, judged, grid), findings, _certainty(ds, settings, judged))
+    return Headline(_lead(by_state, judged, names), findings, _certainty(ds, settings, judged))
 
 
-class Grid(NamedTuple):
-    """Where something may hold, and how it is called."""
-
-    tasks: list[str]
-    budgets: list[int]
-    labels: Labels
-
-
-def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], grid: Grid) -> str:
+def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], names: Labels) -> str:
     if not judged:
         return "Nothing has been judged yet."
     over, partly = by_state[OVERCONFIDENT], by_state[PARTLY]
@@ -75,31 +60,29 @@ def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], grid: G
     if over:
         groups = _by_place(over)
         if len(groups) <= 2:
-            lead = [f"{_subject(m, grid)} overconfident{_where(cells, grid)}." for m, cells in groups]
+            lead = [f"{_subject(m, names)} overconfident{_where(cells, names)}." for m, cells in groups]
         else:
-            extent = "at one budget or more" if len(grid.tasks) == 1 else "on one task or more"
-            lead = [f"{_subject([m for m in methods if m in accused], grid)} overconfident {extent}."]
+            extent = "at one budget or more" if len(names.tasks) == 1 else "on one task or more"
+            lead = [f"{_subject([m for m in methods if m in accused], names)} overconfident {extent}."]
         if torn - accused:
             some = [m for m in methods if m in torn - accused]
-            lead.append(f"{_subject(some, grid)} overconfident in some runs only.")
+            lead.append(f"{_subject(some, names)} overconfident in some runs only.")
     elif partly:
         some_of = f"{_settings(len(partly), len(judged))} {'is' if len(partly) == 1 else 'are'}"
         lead = [f"No setting is overconfident in all of its runs; {some_of} in some of them."]
-    elif len(judged) == 1:
-        lead = ["The posterior was not found to be overconfident."]
     else:
-        lead = ["No posterior was found to be overconfident."]
+        lead = [f"{'The posterior was not' if len(judged) == 1 else 'No posterior was'} found to be overconfident."]
+    certified = by_state[CERTIFIED]
     safe = [m for m in methods if all(s.state == CERTIFIED for s in judged if s.method == m)]
+    groups = _by_place(certified)
     if safe:
-        extent = " wherever it was judged" if len({(s.task, s.budget) for s in judged}) > 1 else ""
-        extent = extent.replace("it was", "they were") if len(safe) > 1 else extent
-        lead.append(f"{_subject(safe, grid)} certified conservative{extent}.")
-    elif by_state[CERTIFIED]:
-        groups = _by_place(by_state[CERTIFIED])
-        if len(groups) == 1:
-            lead.append(f"{_subject(groups[0][0], grid)} certified conservative{_where(groups[0][1], grid)}.")
-        else:
-            lead.append(f"Certified conservative: {_settings(len(by_state[CERTIFIED]), len(judged))}.")
+        extent = f" wherever {'it was' if len(safe) == 1 else 'they were'} judged"
+        extent = extent if len({(s.task, s.budget) for s in judged}) > 1 else ""
+        lead.append(f"{_subject(safe, names)} certified conservative{extent}.")
+    elif len(groups) == 1:
+        lead.append(f"{_subject(groups[0][0], names)} certified conservative{_where(groups[0][1], names)}.")
+    elif certified:
+        lead.append(f"Certified conservative: {_settings(len(certified), len(judged))}.")
     elif not over and not partly:
         lead.append(
             "That is no certificate: there were too few pairs, or the curves lie too close to the line, to tell."
@@ -111,8 +94,10 @@ def _settings(k: int, n: int) -> str:
     return f"{k:,} of {n:,} settings" if n > 1 else "the one setting"
 
 
-def _subject(methods: Sequence[str], grid: Grid) -> str:
-    return f"{listed(map(grid.labels.method, methods))} {'is' if len(methods) == 1 else 'are'}"
+def _subject(methods: Sequence[str], names: Labels) -> str:
+    if len(methods) == len(names.methods) > 4:
+        return f"All {counted(len(methods), 'method')} are"
+    return f"{listed(map(names.method, methods))} {'is' if len(methods) == 1 else 'are'}"
 
 
 Cells = frozenset[tuple[str, int]]
@@ -129,39 +114,37 @@ def _by_place(some: Iterable[Setting]) -> list[tuple[list[str], Cells]]:
     return [(methods, cells) for cells, methods in groups.items()]
 
 
-def _statements(some: Iterable[Setting], grid: Grid) -> list[str]:
-    return [listed(map(grid.labels.method, methods)) + _where(cells, grid) for methods, cells in _by_place(some)]
+def _statements(some: Iterable[Setting], names: Labels) -> list[str]:
+    return [listed(map(names.method, methods)) + _where(cells, names) for methods, cells in _by_place(some)]
 
 
-def _partly(some: Iterable[Setting], grid: Grid) -> list[str]:
+def _partly(some: Iterable[Setting], names: Labels) -> list[str]:
     """One line a method and task: in how many runs at which budget."""
     lines: dict[tuple[str, str], list[str]] = {}
     for s in some:
-        at = f" at {grid.labels.budget(s.budget)}" if len(grid.budgets) > 1 else ""
+        at = f" at {names.budget(s.budget)}" if len(names.budgets) > 1 else ""
         lines.setdefault((s.method, s.task), []).append(f"{s.overconfident} of {s.runs} runs{at}")
     return [
-        f"{grid.labels.method(method)} on {grid.labels.task(task)}: {listed(counts)}"
-        for (method, task), counts in lines.items()
+        f"{names.method(method)} on {names.task(task)}: {listed(counts)}" for (method, task), counts in lines.items()
     ]
 
 
-def _where(cells: Cells, grid: Grid) -> str:
+def _where(cells: Cells, names: Labels) -> str:
     """ " on SLCP and Weinberg up to 8,192 simulations", as short as it can be said without losing anything."""
     phrases: dict[str, list[str]] = {}
-    for task in grid.tasks:
+    for task in names.tasks:
         mine = sorted(b for t, b in cells if t == task)
         if mine:
-            phrases.setdefault(_budgets(mine, grid), []).append(task)
-    n = len(grid.tasks)
-    every = f" on all {NUMBERS[n] if n < len(NUMBERS) else n} tasks"
+            phrases.setdefault(_budgets(mine, names), []).append(task)
+    every = f" on all {counted(len(names.tasks), 'task')}"
     return ";".join(
-        (every if len(on) == n > 2 else f" on {listed(map(grid.labels.task, on))}") + phrase
+        (every if len(on) == len(names.tasks) > 2 else f" on {listed(map(names.task, on))}") + phrase
         for phrase, on in phrases.items()
     )
 
 
-def _budgets(mine: list[int], grid: Grid) -> str:
-    every, name = grid.budgets, grid.labels.budget
+def _budgets(mine: list[int], names: Labels) -> str:
+    every, name = sorted(names.budgets), names.budget
     if len(every) == 1:
         return ""
     if mine == every:
