@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.diagnostics import dataset
+from equipoise.losses.objective import BALANCES, LOSSES
 from equipoise.methods import resolve
 from equipoise.training import PAPER
 
@@ -58,6 +60,18 @@ class Writer:
 
 
 @pytest.fixture
+def registries(monkeypatch):
+    """What a page adds to a table is gone afterwards."""
+    tables: list[dict] = [eq.METHODS, eq.TASKS, BALANCES, LOSSES]
+    before = [dict(table) for table in tables]
+    monkeypatch.setattr(dataset, "VARIABLES", dataset.VARIABLES)
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+@pytest.fixture
 def small(monkeypatch, tmp_path):
     """Everything that takes long takes less; what is written goes to a folder of its own."""
 
@@ -88,7 +102,7 @@ def small(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of what one epoch gives, there is much to warn of
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_examples_run(page, small):
+def test_examples_run(page, small, registries):
     text = page.read_text()
     names: dict[str, object] = {"torch": torch, "eq": eq, "ROOT": ROOT, "__name__": "__main__"}
     exec(BEFORE.get(page.stem, ""), names)
