@@ -12,7 +12,8 @@ import torch.distributions as td
 from priors_examples import MARGINALS, Scripted, make, mixture, priors
 
 import equipoise as eq
-from equipoise.priors.torch_distributions import device_of, scalar_marginals, to_device
+from equipoise.priors.independent import scalar_marginals, to_device
+from equipoise.priors.marginals import device_of
 
 
 def test_marginals_with_shape_one_are_marginals() -> None:

@@ -12,7 +12,7 @@ interval, on which it has mass 1.
 
 from __future__ import annotations
 
-__all__ = ["ScipyMarginal", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
+__all__ = ["ScipyMarginal", "family", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
 
 import math
 import warnings
@@ -36,6 +36,14 @@ KNOWN = (td.Beta, td.StudentT, td.FisherSnedecor, td.VonMises)
 def is_scipy(thing: Any) -> bool:
     """Whether something comes from `scipy.stats`, which is not imported to find out."""
     return type(thing).__module__.startswith("scipy.stats")
+
+
+def family(name: str) -> Any:
+    """A continuous family of `scipy.stats` by its name; None where there is none."""
+    from scipy import stats
+
+    found = getattr(stats, name, None)
+    return found if isinstance(found, stats.rv_continuous) else None
 
 
 def has_scipy_cdf(marginal: Distribution) -> bool:
@@ -72,7 +80,7 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
 
 
 class _Angle:
-    """A von Mises on [-π, π] in the place of a frozen distribution."""
+    """SciPy's functions of a von Mises on [-π, π]."""
 
     def __init__(self, marginal: td.VonMises) -> None:
         from scipy import stats
@@ -168,13 +176,12 @@ class ScipyMarginal(Distribution):
         low, high = (float(end) for end in frozen.support())
         if not low < high:
             raise ValueError(f"{self!r} is no distribution: SciPy refuses its numbers")
-        self._support: Any = constraints.real
-        if math.isfinite(low) and math.isfinite(high):
-            self._support = constraints.interval(low, high)
-        elif math.isfinite(low):
-            self._support = constraints.greater_than_eq(low)
-        elif math.isfinite(high):
-            self._support = constraints.less_than(high)
+        self._support: Any = {
+            (True, True): constraints.interval(low, high),
+            (True, False): constraints.greater_than_eq(low),
+            (False, True): constraints.less_than(high),
+            (False, False): constraints.real,
+        }[math.isfinite(low), math.isfinite(high)]
         super().__init__(validate_args=False)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
