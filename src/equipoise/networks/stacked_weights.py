@@ -43,11 +43,8 @@ class Layout:
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.padded = [-(-size // ALIGN) * ALIGN for size in self.sizes]
         self.size = sum(self.padded)
-        masks = masks or {}
-        ones = {
-            n: masks.get(n, torch.ones(())).to(torch.float32).expand(s).unsqueeze(0) for n, s in self.shapes.items()
-        }
-        self.trainable = self.flatten(ones)[0]
+        everywhere = dict.fromkeys(self.shapes, torch.ones(())) | dict(masks or {})
+        self.trainable = self.flatten({n: everywhere[n].float().expand(1, *s) for n, s in self.shapes.items()})[0]
 
     def cut(self, flat: Tensor) -> StackedWeights:
         """The parameters in a buffer with shape `(M, P)`, as views."""
@@ -61,10 +58,8 @@ class Layout:
 
     def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
         """The buffer with shape `(M, P)` from parameters with shape `(M, *shape)`."""
-        rows = []
-        for name, size, padded in zip(self.shapes, self.sizes, self.padded, strict=True):
-            rows.append(F.pad(stack[name].reshape(-1, size), (0, padded - size)))
-        return torch.cat(rows, dim=1)
+        parts = zip(self.shapes, self.sizes, self.padded, strict=True)
+        return torch.cat([F.pad(stack[name].reshape(-1, n), (0, padded - n)) for name, n, padded in parts], dim=1)
 
 
 def stack_members(members: Sequence[Mapping[str, Tensor]]) -> StackedWeights:
