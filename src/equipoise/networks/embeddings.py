@@ -16,10 +16,8 @@ from __future__ import annotations
 __all__ = ["Convolutional", "Embedding", "Flat", "Module", "choose_embedding", "embedding_from_spec"]
 
 import dataclasses
-import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -93,14 +91,11 @@ class Embedding(ABC):
         # In pieces: in double precision the whole would be many times as large as it is.
         pieces = x.split(max(1, (1 << 22) // max(1, x[0].numel())))
         count = len(x) * x[0].numel() / math.prod(shape)
-        mean = _total(piece.double().sum(axes, keepdim=True) for piece in pieces) / count
-        std = (_total((piece.double() - mean).square().sum(axes, keepdim=True) for piece in pieces) / count).sqrt()
+        zero = torch.zeros((), dtype=torch.float64, device=x.device)
+        mean = sum((piece.double().sum(axes, keepdim=True) for piece in pieces), zero) / count
+        std = (sum(((piece.double() - mean).square().sum(axes, keepdim=True) for piece in pieces), zero) / count).sqrt()
         std = torch.where(std > 1e-12 * mean.abs(), std, 1.0)  # a constant feature carries nothing; leave its scale
         return mean[0], std[0]
-
-
-def _total(parts: Iterable[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -293,17 +293,8 @@ class SplineFlow(Network):
         return torch.special.ndtri(uniform.clamp(tiny, 1 - tiny))
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "flow",
-            "start": self.start,
-            "init": self.init_scheme,
-            "transforms": self.transforms,
-            "hidden": list(self.hidden),
-            "bins": self.bins,
-            "theta_loc": self.theta_loc.tolist(),
-            "theta_scale": self.theta_scale.tolist(),
-            "embedding": self.embedding.spec(),
-        }
+        shape = {"transforms": self.transforms, "hidden": list(self.hidden), "bins": self.bins}
+        return self._spec(start=self.start, init=self.init_scheme, **shape)
 
 
 def _log_normal(z: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ bytes, since a matrix product reads aligned rows up to twice as fast.
 
 from __future__ import annotations
 
-__all__ = ["Layout", "StackedWeights", "dense", "matmul_precision", "selu", "stack_members"]
+__all__ = ["Layout", "StackedWeights", "allows_tf32", "dense", "matmul_precision", "selu", "stack_members"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def stack_members(members: Sequence[Mapping[str, Tensor]]) -> StackedWeights:
 def matmul_precision(tf32: bool) -> Iterator[None]:
     """Whether a GPU's matrix products and convolutions are in TF32, inside this block."""
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
-    changed = [s for s in switches if _allows_tf32(s) == (not tf32)]
+    changed = [s for s in switches if allows_tf32(s) == (not tf32)]
     for switch in changed:
         switch.allow_tf32 = tf32
     try:
@@ -81,10 +81,11 @@ def matmul_precision(tf32: bool) -> Iterator[None]:
             switch.allow_tf32 = not tf32
 
 
-def _allows_tf32(switch: Any) -> bool | None:
+def allows_tf32(switch: Any) -> bool | None:
+    """Whether a part of PyTorch may use TF32; None where the user has chosen by the newer `fp32_precision`."""
     try:
         return bool(switch.allow_tf32)
-    except RuntimeError:  # the user has chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+    except RuntimeError:  # PyTorch forbids mixing the two
         return None
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from equipoise.priors import BoxUniform
 from equipoise.support.arrays import as_tensor
 
-from .streams import key_of, run_rows
+from .streams import compiled, key_of, run_rows
 
 #: Numbers held at once while evaluating a likelihood: 2²² float64, 32 MiB per intermediate result.
 CHUNK = 1 << 22
@@ -166,9 +166,8 @@ class Task:
             raise ValueError(f"{self.name} takes theta with shape {wanted}; got {tuple(theta.shape)}")
         rows = np.ascontiguousarray(theta.detach().cpu().numpy())
         low, high = self.prior.low.tolist(), self.prior.high.tolist()
-        inside = (rows >= np.array(low)) & (rows <= np.array(high))  # False for NaN
-        if not inside.all():
-            bad = int(inside.all(1).argmin())
+        bad = _first_outside(rows, np.array(low), np.array(high))
+        if bad >= 0:
             where = f"theta[{bad}] = {rows[bad].tolist()}"
             raise ValueError(f"{where} is not inside the prior of {self.name}, the box from {low} to {high}")
         return rows, theta.device
@@ -202,6 +201,16 @@ class Task:
     def __repr__(self) -> str:
         options = "".join(f", {k}={v!r}" for k, v in self.options.items())
         return f"task({self.name!r}{options})"
+
+
+@compiled
+def _first_outside(rows: Any, low: Any, high: Any) -> Any:
+    """The first row that is not inside the box (NaN is not), or -1. NumPy would take as long as a simulation."""
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            if not low[j] <= rows[i, j] <= high[j]:
+                return i
+    return -1
 
 
 def _real(value: Any, name: str) -> Tensor:

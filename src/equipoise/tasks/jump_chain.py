@@ -60,18 +60,14 @@ def log_terms(
     origin: tuple[int, int],
     evidence: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log p(x|θ) of chosen pairs, and log p(x) of each series.
+    """log p(x|θ) of chosen pairs, with shape `(P,)`, and log p(x) of each series, with shape `(M,)`.
 
     Arguments:
         theta: with shape `(N, 2)`; rows outside the prior get -inf.
         path: the series, with shape `(M, T, 2)`, integers.
-        which_theta: the row of `theta` of each pair, with shape `(P,)`.
-        which_path: the row of `path` of each pair, with shape `(P,)`.
+        which_theta: the row of `theta` of each pair, with shape `(P,)`; `which_path` likewise.
         origin: the state before the first of the series.
-        evidence: whether log p(x) is wanted.
-
-    Returns:
-        Shapes `(P,)` and `(M,)`, the latter zeros where it is not wanted.
+        evidence: whether log p(x) is wanted; zeros where it is not.
     """
     order = np.argsort(which_path, kind="stable")
     ends = np.searchsorted(which_path[order], np.arange(len(path) + 1))
@@ -215,14 +211,15 @@ def _weights(position: Any, last: Any) -> Any:
 @compiled
 def _log_inner(a: Any, low: Any, high: Any, work: Any) -> Any:
     """log ∫ e^{H(a, b)} db from low to high, from the side that has the peak outside or between."""
-    table, cumulative, peak = work[0], work[1], work[2]
+    table, cumulative, peak, filled = work[:4]
     panels = (table.shape[1] - 1) // 2
     scale = panels / WIDTH
     i, wa = _weights((a - FIRST) * scale, panels)
     jl, wl = _weights((low - FIRST) * scale, panels)
     jh, wh = _weights((high - FIRST) * scale, panels)
     for k in range(4):
-        _fill(i + k, work)
+        if not filled[i + k]:  # asked here too: the call would take as long as the sum below
+            _fill(i + k, work)
     side = 0 if low < peak[i + 1] else 1
     at_low = at_high = 0.0
     for k in range(4):

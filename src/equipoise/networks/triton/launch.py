@@ -21,19 +21,12 @@ from .operators import padded_channels, pooled_side, stride
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The sizes of a launch.
+    """The sizes of a launch."""
 
-    Arguments:
-        block: positions per tile.
-        warps: warps per program.
-        stages: stages of a program's pipeline of reads.
-        splits: for `weight_gradient`, programs that share the positions of a member.
-    """
-
-    block: int
-    warps: int
-    stages: int = 1
-    splits: int = 64
+    block: int  # positions per tile
+    warps: int  # per program
+    stages: int = 1  # of a program's pipeline of reads
+    splits: int = 64  # programs that share the positions of a member, for `weight_gradient`
 
 
 #: The tile of each kernel, the best of those that `benchmarks/convolutions.py` tries on an H200; "…_8" for 8 outputs.
@@ -51,17 +44,10 @@ TILES: dict[str, Tile] = {
 
 
 def standardise(x: Tensor, loc: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The input of the first layer.
+    """The input of the first layer, with shape `(M, N, H, W, C)`.
 
-    Arguments:
-        x: observations of any dtype, with shape `(M or 1, N, I, H, W)` or `(M or 1, N, T, I)`.
-        loc: with shape `(M, I)`.
-        scale: with shape `(M, I)`.
-        dtype: of the result.
-
-    Returns:
-        Shape `(M, N, H, W, C)`: standardised, then a channel of ones, then zeros up to a power of two (at least 4, so
-        that reads are wide).
+    x, with shape `(M or 1, N, I, H, W)` or `(M or 1, N, T, I)`, standardised by loc and scale, each `(M, I)`; then a
+    channel of ones, then zeros up to a power of two (at least 4, so that reads are wide).
     """
     members, inputs = loc.shape
     x, loc, scale = x.contiguous(), _contiguous_per_member(loc), _contiguous_per_member(scale)
