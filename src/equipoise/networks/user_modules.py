@@ -187,12 +187,10 @@ class StackedModule:
                 with isolated(seed), torch.no_grad():
                     outs.append(module(*(t[:first] for t in inputs)))
             except Exception as error:  # whatever a user's code may raise
-                shapes = [f"({', '.join(['N', *map(str, t.shape[1:])])})" for t in trial]
-                names = ["observations"] if what == "embedding" else ["theta", "x"]
-                reads = " and ".join(f"{name} of shape {shape}" for name, shape in zip(names, shapes, strict=True))
-                raise ValueError(
-                    f"the {what} fails on {reads}, tried with N = {TRIAL}: {_first_line(error)}"
-                ) from error
+                shapes = [f"shape (N, {', '.join(map(str, t.shape[1:]))})" for t in trial]
+                reads = "observations of {}" if what == "embedding" else "theta of {} and x of {}"
+                tried = f"{reads.format(*shapes)}, tried with N = {TRIAL}"
+                raise ValueError(f"the {what} fails on {tried}: {_first_line(error)}") from error
         self.out = outs[0]
         if _differ(*outs[:2]):
             raise ValueError(
@@ -249,12 +247,7 @@ class StackedModule:
         return not any("performance drop" in str(w.message) for w in caught)
 
     def __call__(self, p: StackedWeights, *inputs: Tensor) -> Tensor:
-        """Outputs with shape `(M, N, *)`.
-
-        Arguments:
-            p: the weights of a network, of which those with the prefix are the module's.
-            inputs: arguments with shape `(M, N, *)`.
-        """
+        """Outputs with shape `(M, N, *)` from arguments with shape `(M, N, *)`; p are all weights of a network."""
         weights = {name.removeprefix(self.prefix): w for name, w in p.items() if name.startswith(self.prefix)}
         evaluate = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
         return evaluate(self._detached(weights), list(inputs))

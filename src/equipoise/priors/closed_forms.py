@@ -60,7 +60,7 @@ class BoxUniform(Prior):
         low, high = as_vector(low, "low"), as_vector(high, "high")
         if len(low) != len(high) and all(as_numbers(end, "an end").ndim for end in given):
             raise ValueError(
-                f"BoxUniform has {len(low)} lower ends and {len(high)} upper ones: give one of each per parameter"
+                f"BoxUniform has {len(low)} lower ends and {len(high)} upper: give one of each per parameter"
             )
         low, high = torch.broadcast_tensors(low, high.to(low.device))
         if not (low.isfinite().all() and high.isfinite().all() and (low < high).all()):

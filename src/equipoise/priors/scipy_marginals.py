@@ -17,6 +17,7 @@ __all__ = ["ScipyMarginal", "family", "has_scipy_cdf", "is_scipy", "quantile", "
 import math
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,7 +69,7 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     from scipy import stats
 
     frozen = _frozen(marginal)
-    if isinstance(frozen, _Angle) or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
+    if not hasattr(frozen, "dist") or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
         raise NotImplementedError(f"SciPy has no formula for quantiles of {marginal}")
     near = ndtr(-z.detach().double().abs())
     with warnings.catch_warnings(record=True) as troubles:
@@ -77,22 +78,6 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     if troubles or not bool((theta.isfinite() | z.isnan()).all()):
         raise NotImplementedError(f"SciPy has no such quantiles of {marginal}")
     return theta
-
-
-class _Angle:
-    """SciPy's functions of a von Mises on [-π, π]."""
-
-    def __init__(self, marginal: td.VonMises) -> None:
-        from scipy import stats
-
-        self.frozen = stats.vonmises(float(marginal.concentration), float(marginal.loc))
-        self.start = float(self.frozen.cdf(-math.pi))  # SciPy's goes on counting beyond a period
-
-    def cdf(self, theta: np.ndarray) -> Any:
-        return np.clip(self.frozen.cdf(theta) - self.start, 0, 1)
-
-    def sf(self, theta: np.ndarray) -> Any:
-        return 1 - self.cdf(theta)
 
 
 def _frozen(marginal: Distribution) -> Any:
@@ -109,7 +94,13 @@ def _frozen(marginal: Distribution) -> Any:
         case td.FisherSnedecor():
             return stats.f(float(marginal.df1), float(marginal.df2))
         case td.VonMises():
-            return _Angle(marginal)
+            whole = stats.vonmises(float(marginal.concentration), float(marginal.loc))
+            start = float(whole.cdf(-math.pi))  # SciPy's goes on counting beyond a period
+
+            def cdf(theta: np.ndarray) -> Any:
+                return np.clip(whole.cdf(theta) - start, 0, 1)
+
+            return SimpleNamespace(cdf=cdf, sf=lambda theta: 1 - cdf(theta))
     raise NotImplementedError(f"SciPy has no CDF of {marginal}")
 
 

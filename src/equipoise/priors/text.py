@@ -136,8 +136,8 @@ def prior_from_spec(spec: dict[str, Any]) -> Prior:
                 raise ValueError(f'"marginals" should be a list, got {spec["marginals"]!r}')
             return IndependentPrior([_build(m) for m in spec["marginals"]])
         case "opaque":
-            text = f"the prior was {spec['repr']}, which cannot be stored; pass it again: eq.load(path, prior=…)"
-            raise MissingPart(text, "prior")
+            text = f"the prior was {spec['repr']}, which cannot be stored without pickle; pass it again: "
+            raise MissingPart(f"{text}eq.load(path, prior=…)", "prior")
     raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
 
 
