@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from equipoise.networks import Convolutional, embedding_from_spec, matmul_precision
+from equipoise.networks import Convolutional, choose_embedding, embedding_from_spec, matmul_precision, stack_members
 from equipoise.networks.convolutions import compose, layers
 from equipoise.networks.triton.operators import _products
 
@@ -69,6 +69,25 @@ def test_values_and_gradients_are_those_of_the_plain_layers(
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("x_shape", [(3, 50, 50), (41, 2), (1, 9, 14)])
+def test_an_embedding_is_its_plain_layers_of_standardised_observations(x_shape: tuple[int, ...]) -> None:
+    embedding = choose_embedding(x_shape)
+    assert isinstance(embedding, Convolutional)
+    constants = {
+        "x_loc": torch.full(embedding.statistics_shape, 0.3),
+        "x_scale": torch.full(embedding.statistics_shape, 2.0),
+    }
+    p = stack_members([{**constants, **embedding.init(seed)} for seed in (1, 2, 3)])
+    x = torch.rand(3, 4, *x_shape)
+    got = embedding(p, x)
+    assert got.shape == (3, 4, embedding.features)
+    weights, biases = ([p[f"conv.{i}.{w}"] for i in range(embedding.layers + 1)] for w in ("weight", "bias"))
+    h = (x - 0.3) / 2
+    want = as_written(h.movedim(-1, 2) if len(x_shape) == 2 else h, weights, biases).flatten(2)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embedding(p, x[:1])[0], got[0])  # one observation for all members
+
+
 @pytest.mark.parametrize("dims", [1, 2])
 def test_the_borders_are_where_the_channel_of_ones_is_needed(dims: int) -> None:
     weights, biases = random_layers(1, 2, 4, 1, dims, 0)
@@ -97,8 +116,8 @@ def test_precision_travels_with_the_embedding() -> None:
         Convolutional((3, 9, 9), layers=0)
 
 
-@pytest.mark.parametrize(("switch", "precision", "products"), [(True, "auto", "tf32"), (False, "auto", "tf32x3")])
-def test_automatic_precision_follows_pytorchs_switch(switch: bool, precision: str, products: str) -> None:
+@pytest.mark.parametrize(("switch", "products"), [(True, "tf32"), (False, "tf32x3")])
+def test_automatic_precision_follows_pytorchs_switch(switch: bool, products: str) -> None:
     with matmul_precision(switch):
-        assert _products(precision) == products
+        assert _products("auto") == products
         assert _products("tf32") == _products("bf16") == "tf32" and _products("float32") == "tf32x3"

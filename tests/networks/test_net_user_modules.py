@@ -90,6 +90,8 @@ def test_a_stack_of_any_module_is_each_member_alone_with_its_gradient(name: str)
         gradients = torch.autograd.grad(got.square().sum(), [p[n] for n in own], materialize_grads=True)
         with torch.no_grad():
             torch.testing.assert_close(net.embed(p, x), got.detach(), rtol=0, atol=1e-10)
+    if name != "attention":  # which has no `reset_parameters`
+        assert not torch.equal(p[own[0]][0], p[own[0]][1])  # each member starts differently
     reference = OWN[name]().double().eval()
     for m in range(3):
         weights = {n.removeprefix("module."): p[n].detach()[m].clone().requires_grad_() for n in own}
@@ -147,6 +149,7 @@ def test_what_is_random_in_spite_of_evaluation_mode_is_refused() -> None:
         ("gru", TypeError, "got an object of type str$"),
         (nn.Conv2d(3, 4, 3), ValueError, r"fails on observations of shape \(N, 7, 2\).*to have 3 channels, but got"),
         (nn.GRU(2, 3), ValueError, r"for N = 5 it gave tuple"),
+        (nn.Identity(), ValueError, r"to \(N, C\)"),
     ],
 )
 def test_what_is_no_embedding_is_said_so(given: object, kind: type[Exception], message: str) -> None:
@@ -186,6 +189,8 @@ def test_a_network_of_a_users_own_is_treated_alike() -> None:
         UserNetwork(Ratio, BOX, (7, 2))
     with pytest.raises(TypeError, match="got an object of type function"):
         UserNetwork(lambda theta, x: theta, BOX, (7, 2))
+    with pytest.raises(TypeError, match="log_ratio"):
+        UserNetwork(nn.Linear(2, 2), BOX, (7, 2))
     with pytest.raises(ValueError, match=r"fails on theta of shape \(N, 2\) and x of shape \(N, 7, 3\)"):
         UserNetwork(Ratio(), BOX, (7, 3))
     normed = Ratio()

@@ -16,11 +16,7 @@ from equipoise.tasks import TASKS, abstract_task
 from equipoise.tasks.expected import estimate
 
 MADE = {
-    "slcp": eq.task("slcp"),
-    "weinberg": eq.task("weinberg"),
-    "spatial_sir": eq.task("spatial_sir"),
-    "lotka_volterra": eq.task("lotka_volterra"),
-    "two_moons": eq.task("two_moons"),
+    **{name: eq.task(name) for name in TASKS},
     "short": eq.task("lotka_volterra", steps=40),
     "clocked": eq.task("lotka_volterra", steps=50, clock="time", max_events=2000),
 }
@@ -171,13 +167,8 @@ def test_unknown_names_and_options() -> None:
         eq.task("zzz")
     with pytest.raises(TypeError, match="does not take these options"):
         eq.task("slcp", steps=3)
-    for options in (
-        {"steps": 0},
-        {"steps": 2.5},
-        {"clock": "sun"},
-        {"duration": 3.0},
-        {"clock": "time", "duration": -1.0},
-    ):
+    wrong = [{"steps": 0}, {"steps": 2.5}, {"clock": "sun"}, {"duration": 3.0}, {"clock": "time", "duration": -1.0}]
+    for options in wrong:
         with pytest.raises(ValueError, match=r"steps|clock|duration"):
             eq.task("lotka_volterra", **options)
 

@@ -8,14 +8,13 @@ import torch
 from torch import nn
 
 from equipoise.priors import Prior
-from equipoise.support.errors import MissingPart
 
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
 from .flow import INITS, STARTS, SplineFlow
 from .network import Network
 from .stacked_weights import Layout, StackedWeights, dense, matmul_precision, stack_members
-from .user_modules import class_name, warn_of_differences
+from .user_modules import required, warn_of_differences
 from .user_network import UserNetwork
 
 #: The former name of `StackedWeights`.
@@ -49,18 +48,11 @@ def network_from_spec(
 ) -> Network:
     """Rebuild an architecture from its `spec()`; a user's modules have to be given again."""
     if spec["kind"] == "user":
-        if network is None:
-            raise MissingPart(
-                f"the model was trained with a network of your own, {class_name(spec)}, whose code is not stored; pass "
-                "it again: eq.load(path, network=…)",
-                "network",
-            )
-        given = UserNetwork(network, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
+        own = required(network, spec, "network")
+        given = UserNetwork(own, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
         warn_of_differences(spec, given.spec(), "network")
         return given
     body = embedding_from_spec(spec["embedding"], embedding)
-    if isinstance(body, Module):
-        warn_of_differences(spec["embedding"], body.spec(), "embedding")
     scaling: dict[str, Any] = {name: torch.tensor(spec[name]) for name in ("theta_loc", "theta_scale")}
     if spec["kind"] == "classifier":
         return Classifier(prior, body, tuple(spec["hidden"]), **scaling)

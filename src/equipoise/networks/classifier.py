@@ -59,19 +59,11 @@ class Classifier(Network):
         members = features.shape[0]
         w_theta, w_x = p["mlp.0.weight"].split([self.dim, self.embedding.features], dim=2)
         shared = dense(features, w_x, p["mlp.0.bias"])
-        extra = code.ndim - features.ndim
-        shared = shared.view(members, *[1] * extra, *shared.shape[1:])
-        h = selu(dense(code.expand(members, *code.shape[1:]), w_theta) + shared)
-        for i in range(1, len(self.hidden)):
-            h = selu(dense(h, p[f"mlp.{i}.weight"], p[f"mlp.{i}.bias"]))
-        last = len(self.hidden)
-        return dense(h, p[f"mlp.{last}.weight"], p[f"mlp.{last}.bias"]).squeeze(-1)
+        shared = shared.view(members, *[1] * (code.ndim - features.ndim), *shared.shape[1:])
+        h = dense(code.expand(members, *code.shape[1:]), w_theta) + shared
+        for i in range(1, len(self.hidden) + 1):
+            h = dense(selu(h), p[f"mlp.{i}.weight"], p[f"mlp.{i}.bias"])
+        return h.squeeze(-1)
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "classifier",
-            "hidden": list(self.hidden),
-            "theta_loc": self.theta_loc.tolist(),
-            "theta_scale": self.theta_scale.tolist(),
-            "embedding": self.embedding.spec(),
-        }
+        return self._spec(hidden=list(self.hidden))

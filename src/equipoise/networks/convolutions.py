@@ -70,15 +70,10 @@ def embed(
 
 
 def compose(first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
-    """The weight of the one convolution that a 1×1 convolution and the next one are.
+    """The weight of the one convolution that a 1×1 convolution and the next one are; its last channel is one of ones.
 
-    Arguments:
-        first: the weight of the 1×1 convolution, with shape `(M, C, I, 1, 1)`.
-        bias: its bias, with shape `(M, C)`.
-        second: the weight of the next, with shape `(M, O, C, *taps)`.
-
-    Returns:
-        A weight with shape `(M, O, I + 1, *taps)`; the last input channel is one of ones.
+    Shape `(M, O, I + 1, *taps)` from the 1×1 convolution's weight `(M, C, I, 1, 1)` and bias `(M, C)`, and the next
+    one's weight `(M, O, C, *taps)`.
     """
     members, outputs, _, *taps = second.shape
     affine = torch.cat([first.flatten(2), bias.unsqueeze(2)], dim=2)
@@ -88,15 +83,12 @@ def compose(first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
 
 
 def layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """The embedding's output, by PyTorch's convolutions.
+    """What the last pooling gives, with shape `(M, N, C, H, W)`, by PyTorch's convolutions.
 
     Arguments:
         x: standardised observations with shape `(M, N, I, H, W)`, H = 1 for a series.
-        weights: of all convolutions, the 1×1 one first, with shape `(M, C, *, 3, 3)`; of a series, `(M, C, *, 1, 3)`.
-        biases: of all convolutions, each with shape `(M, C)`.
-
-    Returns:
-        What the last pooling gives, with shape `(M, N, C, H, W)`.
+        weights: as in `embed`, those of a series with shape `(M, C, *, 1, 3)`.
+        biases: as in `embed`.
     """
     members, rows = weights[0].shape[0], weights[1].shape[3]
     x = F.pad(x, [0, 0, 0, 0, 0, 1], value=1.0)

@@ -16,21 +16,18 @@ from __future__ import annotations
 __all__ = ["Convolutional", "Embedding", "Flat", "Module", "choose_embedding", "embedding_from_spec"]
 
 import dataclasses
-import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.support.errors import MissingPart
 from equipoise.support.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
 from .stacked_weights import StackedWeights
-from .user_modules import TRIAL, StackedModule, class_name, private_copy, random_layers, refuse_running_statistics
+from .user_modules import TRIAL, StackedModule, required, warn_of_differences
 
 
 def _constants(p: StackedWeights) -> tuple[Tensor, Tensor]:
@@ -94,14 +91,11 @@ class Embedding(ABC):
         # In pieces: in double precision the whole would be many times as large as it is.
         pieces = x.split(max(1, (1 << 22) // max(1, x[0].numel())))
         count = len(x) * x[0].numel() / math.prod(shape)
-        mean = _total(piece.double().sum(axes, keepdim=True) for piece in pieces) / count
-        std = (_total((piece.double() - mean).square().sum(axes, keepdim=True) for piece in pieces) / count).sqrt()
+        zero = torch.zeros((), dtype=torch.float64, device=x.device)
+        mean = sum((piece.double().sum(axes, keepdim=True) for piece in pieces), zero) / count
+        std = (sum(((piece.double() - mean).square().sum(axes, keepdim=True) for piece in pieces), zero) / count).sqrt()
         std = torch.where(std > 1e-12 * mean.abs(), std, 1.0)  # a constant feature carries nothing; leave its scale
         return mean[0], std[0]
-
-
-def _total(parts: Iterable[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,13 +142,11 @@ class Convolutional(Embedding):
     def __post_init__(self) -> None:
         if len(self.x_shape) not in (2, 3):
             raise ValueError(
-                "a convolutional embedding reads a series (T, channels) or an image (channels, H, W), got "
-                f"{self.x_shape}"
+                f"convolutions read a series (T, channels) or an image (channels, H, W), got {self.x_shape}"
             )
         if self.layers < 1 or self.channels < 1:
             raise ValueError(
-                f"a convolutional embedding has at least one layer and one channel, got layers={self.layers}, "
-                f"channels={self.channels}"
+                f"convolutions need at least one layer and one channel, got {self.layers}, {self.channels}"
             )
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {self.precision!r}")
@@ -198,13 +190,7 @@ class Convolutional(Embedding):
         kernels_work(str(device))
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "convolutional",
-            "x_shape": list(self.x_shape),
-            "layers": self.layers,
-            "channels": self.channels,
-            "precision": self.precision,
-        }
+        return {"kind": "convolutional", **dataclasses.asdict(self), "x_shape": list(self.x_shape)}
 
 
 class Module(Embedding):
@@ -219,14 +205,10 @@ class Module(Embedding):
     """
 
     def __init__(self, module: nn.Module, x_shape: tuple[int, ...], stored: bool = False) -> None:
-        self.module, self.x_shape = private_copy(module, "embedding"), tuple(x_shape)
-        self.switched_off = random_layers(module)
-        if not stored:
-            refuse_running_statistics(self.module, "embedding")
+        self.x_shape = tuple(x_shape)
         sizes = (TRIAL, *self.x_shape)
-        trial = torch.linspace(0, 1, math.prod(sizes)).view(sizes)
-        reads = f"observations of shape (N, {', '.join(map(str, self.x_shape))})"
-        self.stacked = StackedModule(self.module, "embedding", "module.", (trial,), reads)
+        self.stacked = StackedModule(module, "embedding", (torch.linspace(0, 1, math.prod(sizes)).view(sizes),), stored)
+        self.module, self.switched_off = self.stacked.own, self.stacked.switched_off
         out = self.stacked.out
         if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != TRIAL:
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -292,11 +274,7 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
         case "convolutional":
             return Convolutional(x_shape, spec["layers"], spec["channels"], spec.get("precision", "auto"))
         case "module":
-            if module is None:
-                raise MissingPart(
-                    f"the model was trained with an embedding of your own, {class_name(spec)}, whose code is not "
-                    "stored; pass it again: eq.load(path, embedding=…)",
-                    "embedding",
-                )
-            return Module(module, x_shape, stored=True)
+            made = Module(required(module, spec, "embedding"), x_shape, stored=True)
+            warn_of_differences(spec, made.spec(), "embedding")
+            return made
     raise ValueError(f"unknown kind of embedding {spec['kind']!r}; was the file written by a newer Equipoise?")

@@ -97,20 +97,12 @@ class SplineFlow(Network):
         """Whether the flow may have mass outside the prior's support."""
         return self.start == "random"
 
-    # --- weights ---------------------------------------------------------------------------------------------------
-
     @cached_property
     def _layers(self) -> list[list[Any]]:
         """The linear layers of zuko's hypernetworks, by transform; for their masks and their initialisation."""
+        shape = {"bins": self.bins, "transforms": self.transforms, "hidden_features": self.hidden}
         with undisturbed():
-            flow = zuko.flows.NSF(
-                self.dim,
-                self.embedding.features,
-                bins=self.bins,
-                transforms=self.transforms,
-                hidden_features=self.hidden,
-                activation=nn.SELU,
-            )
+            flow = zuko.flows.NSF(self.dim, self.embedding.features, **shape, activation=nn.SELU)
         return [[m for m in t.hyper if hasattr(m, "weight")] for t in flow.transform.transforms]
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
@@ -130,14 +122,8 @@ class SplineFlow(Network):
         return weights
 
     def masks(self) -> dict[str, Tensor]:
-        return {
-            f"flow.{t}.{i}.weight": layer.mask
-            for t, layers in enumerate(self._layers)
-            for i, layer in enumerate(layers)
-            if hasattr(layer, "mask")
-        }
-
-    # --- densities -------------------------------------------------------------------------------------------------
+        layers = {f"flow.{t}.{i}.weight": m for t, hyper in enumerate(self._layers) for i, m in enumerate(hyper)}
+        return {name: layer.mask for name, layer in layers.items() if hasattr(layer, "mask")}
 
     def encode(self, theta: Tensor) -> Tensor:
         """The coordinates u and, last, what to add to log base(T(u)) + log|T'(u)| to get the log-ratio."""
@@ -165,9 +151,7 @@ class SplineFlow(Network):
         return u * self.theta_scale.to(u) + self.theta_loc.to(u)
 
     def _log_base(self, v: Tensor) -> Tensor:
-        if self.start == "prior_base":
-            return v.new_zeros(v.shape[:-1])
-        return _log_normal(v)
+        return v.new_zeros(v.shape[:-1]) if self.start == "prior_base" else _log_normal(v)
 
     def _shared(self, p: StackedWeights, features: Tensor) -> list[tuple[Tensor | None, Tensor]]:
         """For each transform, the first layer's weights of u and its pre-activation from the features of x."""
@@ -224,13 +208,18 @@ class SplineFlow(Network):
         return theta, self._log_base(noise) + log_slopes + self.encode(theta)[..., self.dim]
 
     @cached_property
-    def _stages(self) -> list[tuple[list[int], list[list[Tensor]]]]:
+    def _stages_by_device(self) -> dict[torch.device, list[tuple[list[int], list[list[Tensor]]]]]:
+        return {}
+
+    def _stages(self, device: torch.device) -> list[tuple[list[int], list[list[Tensor]]]]:
         """For each transform, the order of its coordinates, and the units of each hidden layer by what they see.
 
         The masks are nested: a unit sees the first k coordinates of the order for some k < D, and x. The k-th
         coordinate's knots are read from the units that see at most k. So the coordinates can be solved one after the
         other while every unit is computed once, and those with k = 0 once for all draws of an x.
         """
+        if device in self._stages_by_device:
+            return self._stages_by_device[device]
         stages = []
         for layers in self._layers:
             sees = torch.eye(self.dim, dtype=torch.float32)
@@ -244,21 +233,10 @@ class SplineFlow(Network):
                     sees = (mask.float() @ sees > 0).float()
                 counts.append(sees.sum(1))
             order = counts.pop()[:: 3 * self.bins - 1] if self.dim > 1 else torch.zeros(1)
-            groups = [[(count == k).nonzero().squeeze(1) for k in range(self.dim)] for count in counts]
+            groups = [[(count == k).nonzero().squeeze(1).to(device) for k in range(self.dim)] for count in counts]
             stages.append((order.argsort().tolist(), groups))
+        self._stages_by_device[device] = stages
         return stages
-
-    @cached_property
-    def _moved_stages(self) -> dict[torch.device, list[tuple[list[int], list[list[Tensor]]]]]:
-        return {}
-
-    def _stages_on(self, device: torch.device) -> list[tuple[list[int], list[list[Tensor]]]]:
-        """`_stages` with the indices of units on a device, copied there once."""
-        if device not in self._moved_stages:
-            self._moved_stages[device] = [
-                (order, [[units.to(device) for units in layer] for layer in groups]) for order, groups in self._stages
-            ]
-        return self._moved_stages[device]
 
     def _walked(
         self, p: StackedWeights, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], spline: Callable[..., Any]
@@ -269,8 +247,8 @@ class SplineFlow(Network):
         shape `(M, N, ·)`; `moving` of those that see coordinates as well, with shape `(M, *S, N, ·)`. With D = 2 and
         many draws per x this is a quarter of the arithmetic of a masked network, and an eighth of two passes of one.
         """
-        (order, groups), (w_u, from_x), size = self._stages_on(v.device)[t], shared, 3 * self.bins - 1
-        device, depth = v.device, len(self.hidden)
+        (order, groups), (w_u, from_x), size = self._stages(v.device)[t], shared, 3 * self.bins - 1
+        depth = len(self.hidden)
         fixed: list[Tensor] = []
         moving = [v.new_zeros(*v.shape[:-1], 0)] * depth
         seen: list[Tensor] = []  # coordinates of u, which is the transform's input or what its inverse solves for
@@ -297,7 +275,7 @@ class SplineFlow(Network):
                     fixed.append(a)
                 else:
                     moving[i - 1] = torch.cat([moving[i - 1], a], -1) if k > 1 else a
-                rows = groups[i][k] if i < depth else torch.arange(size, device=device) + coordinate * size
+                rows = groups[i][k] if i < depth else torch.arange(size, device=v.device) + coordinate * size
                 weight, bias = p[f"flow.{t}.{i}.weight"][:, rows], p[f"flow.{t}.{i}.bias"][:, rows]
                 h = dense(fixed[i - 1], weight[..., groups[i - 1][0]], bias)
                 if k > 0:
@@ -316,17 +294,8 @@ class SplineFlow(Network):
         return torch.special.ndtri(uniform.clamp(tiny, 1 - tiny))
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "flow",
-            "start": self.start,
-            "init": self.init_scheme,
-            "transforms": self.transforms,
-            "hidden": list(self.hidden),
-            "bins": self.bins,
-            "theta_loc": self.theta_loc.tolist(),
-            "theta_scale": self.theta_scale.tolist(),
-            "embedding": self.embedding.spec(),
-        }
+        shape = {"transforms": self.transforms, "hidden": list(self.hidden), "bins": self.bins}
+        return self._spec(start=self.start, init=self.init_scheme, **shape)
 
 
 def _log_normal(z: Tensor) -> Tensor:

@@ -53,6 +53,11 @@ class Network(ABC):
     def spec(self) -> dict[str, Any]:
         """A JSON description of the architecture."""
 
+    def _spec(self, **own: Any) -> dict[str, Any]:
+        """A description with what is the architecture's own, and the constants and the embedding."""
+        constants = {name: getattr(self, name).tolist() for name in ("theta_loc", "theta_scale")}
+        return {"kind": self.kind, **own, **constants, "embedding": self.embedding.spec()}
+
     def masks(self) -> dict[str, Tensor]:
         """Zeros where an entry is not trained."""
         return {}

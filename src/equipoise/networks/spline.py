@@ -69,12 +69,7 @@ def _log_slope(xi: Tensor, d0: Tensor, d1: Tensor, s: Tensor, inside: Tensor) ->
 
 
 def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """The spline and the logarithm of its derivative.
-
-    Arguments:
-        x: with shape `(*,)`.
-        phi: the unconstrained numbers, with shape `(*, 3K - 1)`.
-    """
+    """The spline and the logarithm of its derivative, at x with shape `(*,)`; phi has shape `(*, 3K - 1)`."""
     horizontal, vertical, derivatives = _knots(phi, bins, slope)
     inside, (x0, x1, y0, y1, d0, d1) = _bin(horizontal, (vertical, derivatives), x)
     width = torch.where(inside, x1 - x0, 1.0)
@@ -86,12 +81,7 @@ def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -
 
 
 def spline_inverse(y: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """The inverse of the spline, and the logarithm of the *forward* derivative at the point found.
-
-    Arguments:
-        y: with shape `(*,)`.
-        phi: the unconstrained numbers, with shape `(*, 3K - 1)`.
-    """
+    """The inverse of `spline_forward`, and the logarithm of the *forward* derivative at the point found."""
     horizontal, vertical, derivatives = _knots(phi, bins, slope)
     inside, (y0, y1, x0, x1, d0, d1) = _bin(vertical, (horizontal, derivatives), y)
     height = torch.where(inside, y1 - y0, 1.0)

@@ -12,7 +12,7 @@ bytes, since a matrix product reads aligned rows up to twice as fast.
 
 from __future__ import annotations
 
-__all__ = ["Layout", "StackedWeights", "dense", "matmul_precision", "selu", "stack_members"]
+__all__ = ["Layout", "StackedWeights", "allows_tf32", "dense", "matmul_precision", "selu", "stack_members"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,11 +43,8 @@ class Layout:
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.padded = [-(-size // ALIGN) * ALIGN for size in self.sizes]
         self.size = sum(self.padded)
-        masks = masks or {}
-        ones = {
-            n: masks.get(n, torch.ones(())).to(torch.float32).expand(s).unsqueeze(0) for n, s in self.shapes.items()
-        }
-        self.trainable = self.flatten(ones)[0]
+        everywhere = dict.fromkeys(self.shapes, torch.ones(())) | dict(masks or {})
+        self.trainable = self.flatten({n: everywhere[n].float().expand(1, *s) for n, s in self.shapes.items()})[0]
 
     def cut(self, flat: Tensor) -> StackedWeights:
         """The parameters in a buffer with shape `(M, P)`, as views."""
@@ -61,10 +58,8 @@ class Layout:
 
     def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
         """The buffer with shape `(M, P)` from parameters with shape `(M, *shape)`."""
-        rows = []
-        for name, size, padded in zip(self.shapes, self.sizes, self.padded, strict=True):
-            rows.append(F.pad(stack[name].reshape(-1, size), (0, padded - size)))
-        return torch.cat(rows, dim=1)
+        parts = zip(self.shapes, self.sizes, self.padded, strict=True)
+        return torch.cat([F.pad(stack[name].reshape(-1, n), (0, padded - n)) for name, n, padded in parts], dim=1)
 
 
 def stack_members(members: Sequence[Mapping[str, Tensor]]) -> StackedWeights:
@@ -76,7 +71,7 @@ def stack_members(members: Sequence[Mapping[str, Tensor]]) -> StackedWeights:
 def matmul_precision(tf32: bool) -> Iterator[None]:
     """Whether a GPU's matrix products and convolutions are in TF32, inside this block."""
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
-    changed = [s for s in switches if _allows_tf32(s) == (not tf32)]
+    changed = [s for s in switches if allows_tf32(s) == (not tf32)]
     for switch in changed:
         switch.allow_tf32 = tf32
     try:
@@ -86,10 +81,11 @@ def matmul_precision(tf32: bool) -> Iterator[None]:
             switch.allow_tf32 = not tf32
 
 
-def _allows_tf32(switch: Any) -> bool | None:
+def allows_tf32(switch: Any) -> bool | None:
+    """Whether a part of PyTorch may use TF32; None where the user has chosen by the newer `fp32_precision`."""
     try:
         return bool(switch.allow_tf32)
-    except RuntimeError:  # the user has chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+    except RuntimeError:  # PyTorch forbids mixing the two
         return None
 
 

@@ -18,16 +18,7 @@ a loop and warns. `StackedModule` tries it once per kind of device, forward and 
 
 from __future__ import annotations
 
-__all__ = [
-    "TRIAL",
-    "StackedModule",
-    "class_name",
-    "differences",
-    "private_copy",
-    "random_layers",
-    "refuse_running_statistics",
-    "warn_of_differences",
-]
+__all__ = ["TRIAL", "StackedModule", "required", "warn_of_differences"]
 
 import contextlib
 import copy
@@ -41,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from equipoise.support.errors import warn
+from equipoise.support.errors import MissingPart, warn
 from equipoise.support.randomness import isolated
 
 from .stacked_weights import StackedWeights
@@ -52,23 +43,16 @@ TRIAL = 5
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def private_copy(module: Any, what: str, needs: str = "") -> nn.Module:
-    """A copy of a user's module that draws no random numbers; an error where something else was given.
-
-    Arguments:
-        module: what the user gave.
-        what: the argument it was given as.
-        needs: a method that it has to have.
-    """
-    called = f" with a method {needs}(theta, x) -> (N,)" if needs else ""
+def _private_copy(module: Any, what: str, method: str) -> nn.Module:
+    """A copy of a user's module that draws no random numbers; an error where something else was given."""
+    called = f" with a method {method}(theta, x) -> (N,)" if method != "forward" else ""
     wanted = f"{what}= is a torch.nn.Module{called}"
     if isinstance(module, type):
         raise TypeError(f"{wanted}, and {module.__name__} is a class; make one: {what}={module.__name__}(…)")
     if not isinstance(module, nn.Module):
-        kind = type(module).__name__
         advice = "; put it into the forward of a module, which also holds what is trained" if callable(module) else ""
-        raise TypeError(f"{wanted}, got an object of type {kind}{advice}")
-    if needs and not callable(getattr(module, needs, None)):
+        raise TypeError(f"{wanted}, got an object of type {type(module).__name__}{advice}")
+    if not callable(getattr(module, method, None)):
         raise TypeError(f"{wanted}, and {type(module).__name__} has none")
     try:
         module = copy.deepcopy(module)
@@ -82,31 +66,24 @@ def private_copy(module: Any, what: str, needs: str = "") -> nn.Module:
     return module
 
 
-def random_layers(module: nn.Module) -> list[str]:
+def _dropout_layers(module: nn.Module) -> list[str]:
     """The dropout layers of a user's module, each with its name.
 
     Example:
-        >>> random_layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.GRU(2, 2, 2, dropout=0.1)))
+        >>> _dropout_layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.GRU(2, 2, 2, dropout=0.1)))
         ['1 (Dropout, p=0.2)', '2 (GRU, dropout=0.1)']
     """
     found = []
     for name, layer in module.named_modules():
-        kind = type(layer).__name__
-        if isinstance(layer, DROPOUT):
-            if layer.p > 0:
-                found.append(f"{name or 'the module'} ({kind}, p={layer.p:g})")
-        elif isinstance(rate := getattr(layer, "dropout", None), float) and rate > 0:
-            found.append(f"{name or 'the module'} ({kind}, dropout={rate:g})")
+        rate = "p" if isinstance(layer, DROPOUT) else "dropout"
+        value = getattr(layer, rate, None)
+        if isinstance(value, int | float) and value > 0:
+            found.append(f"{name or 'the module'} ({type(layer).__name__}, {rate}={value:g})")
     return found
 
 
-def refuse_running_statistics(module: nn.Module, what: str) -> None:
-    """Raise where the statistics of a normalisation would have to follow the training, or have their initial values.
-
-    Arguments:
-        module: a user's module.
-        what: the argument it was given as.
-    """
+def _refuse_running_statistics(module: nn.Module, what: str) -> None:
+    """Raise where the statistics of a normalisation would have to follow the training, or have their initial values."""
     found = []
     for name, layer in module.named_modules():
         mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
@@ -116,34 +93,37 @@ def refuse_running_statistics(module: nn.Module, what: str) -> None:
                 found.append(f"{name}.running_mean" if name else "running_mean")
     if found:
         raise ValueError(
-            f"the {what} has running statistics ({', '.join(found[:3])}…), which training "
-            "would have to change in place; use LayerNorm or GroupNorm instead of BatchNorm. A part that is trained "
-            "already keeps its own: part.requires_grad_(False)"
+            f"the {what} has running statistics ({', '.join(found[:3])}…), which training would have to change in "
+            "place; use LayerNorm or GroupNorm instead of BatchNorm. A part that is trained already keeps its own: "
+            "part.requires_grad_(False)"
         )
 
 
-def differences(stored: str, given: str) -> list[str]:
-    """The differences between two descriptions of modules: lines with - for the stored and + for the given one.
+def required(module: nn.Module | None, spec: dict[str, Any], what: str) -> nn.Module:
+    """The module that a user gives again to load a model; an error where it is missing.
 
-    Example:
-        >>> differences(repr(nn.Sequential(nn.ReLU())), repr(nn.Sequential(nn.Tanh())))
-        ['- (0): ReLU()', '+ (0): Tanh()']
+    Arguments:
+        module: what was given.
+        spec: the stored description of the module.
+        what: "embedding" or "network".
     """
-    before, after = (re.sub(r"0x[0-9a-fA-F]+", "0x…", text).splitlines() for text in (stored, given))
-    return [f"{line[0]} {line[2:].strip()}" for line in difflib.ndiff(before, after) if line[0] in "-+"]
-
-
-def class_name(spec: dict[str, Any]) -> str:
-    """The class of a user's module, from its stored description."""
-    return str(spec["repr"]).split("(", 1)[0].strip()
+    if module is None:
+        own = f"{'an' if what == 'embedding' else 'a'} {what} of your own, {spec['repr'].split('(', 1)[0].strip()}"
+        raise MissingPart(
+            f"the model was trained with {own}, whose code is not stored; pass it again: eq.load(path, {what}=…)", what
+        )
+    return module
 
 
 def warn_of_differences(stored: dict[str, Any], given: dict[str, Any], what: str) -> None:
     """Warn where a module that is given again is not described as the one a model was trained with."""
-    if found := differences(stored["repr"], given["repr"]):
+    before, after = (re.sub(r"0x[0-9a-fA-F]+", "0x…", spec["repr"]).splitlines() for spec in (stored, given))
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "-+"]
+    if changed:
         warn(
             f"the {what} given is not the one the model was trained with (-: trained with, +: given): "
-            f"{'; '.join(found)}. Weights that fit another module do not make it the same",
+            f"{'; '.join(f'{line[0]} {line[2:].strip()}' for line in changed)}. Weights that fit another module do not "
+            "make it the same",
         )
 
 
@@ -159,19 +139,39 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+class _Call(nn.Module):
+    """Makes `log_ratio` the forward of a module, which is what `functional_call` calls."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        out: Tensor = self.network.log_ratio(theta, x)  # type: ignore[operator]
+        return out
+
+
 class StackedModule:
-    """A private copy of a module, evaluated for a stack of members.
+    """A private copy of a user's module, evaluated for a stack of members.
 
     Arguments:
-        module: from `private_copy`.
-        what: its name in an error.
-        prefix: of the names of its weights.
-        trial: one batch of its arguments, with shape `(N, *)`, on the CPU.
-        reads: the shapes it reads, in words.
+        given: the user's module.
+        what: "embedding", whose `forward` is called, or "network", whose `log_ratio` is called.
+        trial: one batch of its arguments, with shape `(TRIAL, *)`, on the CPU.
+        stored: whether weights and buffers are about to be read from a file, so that those given do not matter.
     """
 
-    def __init__(self, module: nn.Module, what: str, prefix: str, trial: tuple[Tensor, ...], reads: str) -> None:
-        self.module, self.prefix = module, prefix
+    def __init__(self, given: Any, what: str, trial: tuple[Tensor, ...], stored: bool) -> None:
+        #: The copy, as it is described in files.
+        self.own = _private_copy(given, what, "forward" if what == "embedding" else "log_ratio")
+        #: The dropout layers, which are switched off.
+        self.switched_off = _dropout_layers(given)
+        if not stored:
+            _refuse_running_statistics(self.own, what)
+        module = self.own if what == "embedding" else _Call(self.own)
+        #: What the names of its weights begin with.
+        self.prefix = "module." if what == "embedding" else "user."
+        self.module = module
         self._loops: dict[str, bool] = {}
         self._others: dict[torch.device, dict[str, Tensor]] = {}
         #: The buffers that lie beside the weights.
@@ -187,20 +187,20 @@ class StackedModule:
                 with isolated(seed), torch.no_grad():
                     outs.append(module(*(t[:first] for t in inputs)))
             except Exception as error:  # whatever a user's code may raise
-                raise ValueError(
-                    f"the {what} fails on {reads}, tried with N = {TRIAL}: {_first_line(error)}"
-                ) from error
+                shapes = [f"shape (N, {', '.join(map(str, t.shape[1:]))})" for t in trial]
+                reads = "observations of {}" if what == "embedding" else "theta of {} and x of {}"
+                tried = f"{reads.format(*shapes)}, tried with N = {TRIAL}"
+                raise ValueError(f"the {what} fails on {tried}: {_first_line(error)}") from error
         self.out = outs[0]
         if _differ(*outs[:2]):
             raise ValueError(
-                f"the {what} is random even in evaluation mode: called twice with the same it gives different "
-                "numbers, and so would a posterior. Functional dropout needs training=self.training"
+                f"the {what} is random even in evaluation mode: called twice with the same it gives different numbers. "
+                "Functional dropout needs training=self.training"
             )
         if isinstance(self.out, Tensor) and self.out.ndim and len(self.out) == TRIAL and _differ(self.out[:2], outs[2]):
             raise ValueError(
                 f"the {what} mixes the observations of a batch: two of them alone give other numbers than among "
-                f"{TRIAL}, and a posterior would depend on what else is asked. Normalise each observation (LayerNorm, "
-                "GroupNorm), not the batch"
+                f"{TRIAL}. Normalise each observation (LayerNorm, GroupNorm), not the batch"
             )
 
     def init(self, seed: int) -> dict[str, Tensor]:
@@ -247,12 +247,7 @@ class StackedModule:
         return not any("performance drop" in str(w.message) for w in caught)
 
     def __call__(self, p: StackedWeights, *inputs: Tensor) -> Tensor:
-        """Outputs with shape `(M, N, *)`.
-
-        Arguments:
-            p: the weights of a network, of which those with the prefix are the module's.
-            inputs: arguments with shape `(M, N, *)`.
-        """
+        """Outputs with shape `(M, N, *)` from arguments with shape `(M, N, *)`; p are all weights of a network."""
         weights = {name.removeprefix(self.prefix): w for name, w in p.items() if name.startswith(self.prefix)}
         evaluate = self._in_turn if self.one_by_one(inputs[0].device) else self._at_once
         return evaluate(self._detached(weights), list(inputs))

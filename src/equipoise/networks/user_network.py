@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
@@ -20,19 +20,7 @@ from equipoise.support.randomness import isolated
 from .embeddings import Flat
 from .network import Network
 from .stacked_weights import StackedWeights
-from .user_modules import TRIAL, StackedModule, private_copy, random_layers, refuse_running_statistics
-
-
-class _Call(nn.Module):
-    """Makes `log_ratio` the forward of a module, which is what `functional_call` calls."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
-        out: Tensor = self.network.log_ratio(theta, x)  # type: ignore[operator]
-        return out
+from .user_modules import TRIAL, StackedModule
 
 
 class UserNetwork(Network):
@@ -44,16 +32,12 @@ class UserNetwork(Network):
     kind = "classifier"
 
     def __init__(self, network: Any, prior: Prior, x_shape: tuple[int, ...], stored: bool = False) -> None:
-        self.network = private_copy(network, "network", needs="log_ratio")
         self.prior, self.embedding = prior, Flat(tuple(x_shape))
-        self.switched_off = random_layers(network)
-        if not stored:
-            refuse_running_statistics(self.network, "network")
         with isolated(0):
             theta = prior.sample((TRIAL,)).to("cpu")
         x = torch.linspace(0, 1, TRIAL * math.prod(x_shape)).view(TRIAL, *x_shape)
-        reads = f"theta of shape (N, {prior.dim}) and x of shape (N, {', '.join(map(str, x_shape))})"
-        self._stacked = StackedModule(_Call(self.network), "network", "user.", (theta, x), reads)
+        self._stacked = StackedModule(network, "network", (theta, x), stored)
+        self.switched_off = self._stacked.switched_off
         out = self._stacked.out
         if not isinstance(out, Tensor) or tuple(out.shape) != (TRIAL,):
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -81,4 +65,4 @@ class UserNetwork(Network):
         return self._stacked(p, code, x).view(members, *rolls, count)
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "user", "repr": repr(self.network), "embedding": self.embedding.spec()}
+        return {"kind": "user", "repr": repr(self._stacked.own), "embedding": self.embedding.spec()}

@@ -16,20 +16,19 @@ stays accurate in float32.
 
 Every method works in the dtype and on the device of its argument, whatever those of the prior.
 
-    text ► conversion ► independent ► gaussian ► marginals ► torch_distributions ► scipy_marginals, uniform ► prior
+    text, conversion ► independent ► marginals ► closed_forms, scipy_marginals ► prior
 
-`conversion` makes priors from what users bring and from what was stored, `text` from what they type. `marginals` has
-the map of one parameter. `torch_distributions` cuts torch's distributions into marginals and describes them as JSON.
-`agreement` tests whether parameters were drawn from a prior.
+`conversion` makes priors from what users bring, `text` from what they type and from what was stored. `marginals` has
+the map of one parameter. `agreement` tests whether parameters were drawn from a prior.
 """
 
 from __future__ import annotations
 
-from .conversion import OpaquePrior, as_prior, prior_from_spec
-from .gaussian import GaussianPrior
+from .closed_forms import BoxUniform, GaussianPrior, LogUniform
+from .conversion import OpaquePrior, as_prior
 from .independent import IndependentPrior
 from .prior import Prior
-from .uniform import BoxUniform, LogUniform
+from .text import prior_from_spec
 
 __all__ = [
     "BoxUniform",

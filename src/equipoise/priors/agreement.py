@@ -27,7 +27,7 @@ from torch import Tensor
 from equipoise.support.errors import warn
 from equipoise.support.randomness import integer, isolated
 
-from .gaussian import GaussianPrior
+from .closed_forms import GaussianPrior
 from .prior import Prior
 
 #: The chance of a false alarm in one call. There are many calls, and every one that is right should be silent.

@@ -1,8 +1,8 @@
-"""Priors from the objects that users bring, and from stored descriptions."""
+"""Priors from the objects that users bring."""
 
 from __future__ import annotations
 
-__all__ = ["OpaquePrior", "as_prior", "prior_from_spec"]
+__all__ = ["OpaquePrior", "as_prior"]
 
 import math
 from typing import Any
@@ -12,16 +12,14 @@ import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from equipoise.support.errors import MissingPart, warn
+from equipoise.support.errors import warn
 from equipoise.support.randomness import undisturbed
 
-from .gaussian import GaussianPrior
-from .independent import IndependentPrior
+from .closed_forms import BoxUniform, GaussianPrior
+from .independent import IndependentPrior, scalar_marginals
 from .marginals import has_cdf
-from .prior import Prior, refuse_unresolved_ends
+from .prior import Prior
 from .scipy_marginals import is_scipy
-from .torch_distributions import build, read_numbers, scalar_marginals
-from .uniform import BoxUniform
 
 
 def as_prior(prior: Any) -> Prior:
@@ -37,15 +35,14 @@ def as_prior(prior: Any) -> Prior:
     if isinstance(prior, Prior):
         return _resolved(prior)
     if not (hasattr(prior, "sample") and hasattr(prior, "log_prob")):
-        given = f"the text {prior!r}" if isinstance(prior, str) else type(prior).__name__
-        shell = "; text is for the shell (equipoise fit --prior)" if isinstance(prior, str) else ""
-        if is_scipy(prior):
-            shell = "; a list of scipy.stats distributions, one per parameter, goes into eq.IndependentPrior"
-        elif isinstance(prior, list | tuple):
-            shell = "; a list of distributions, one per parameter, goes into eq.IndependentPrior"
+        advice = ""
+        if isinstance(prior, str):
+            advice = "; text is for the shell (equipoise fit --prior)"
+        elif is_scipy(prior) or isinstance(prior, list | tuple):
+            advice = "; a list of distributions, one per parameter, goes into eq.IndependentPrior"
         raise TypeError(
             f"a prior is eq.BoxUniform(low, high), eq.GaussianPrior, eq.IndependentPrior, a torch distribution over "
-            f"vectors, or anything else with sample and log_prob; got {given}{shell}"
+            f"vectors, or anything else with sample and log_prob; got {type(prior).__name__}{advice}"
         )
     if isinstance(prior, Distribution) and not prior.batch_shape and not prior.event_shape:
         raise ValueError(
@@ -54,9 +51,8 @@ def as_prior(prior: Any) -> Prior:
         )
     if _on_a_simplex(prior):
         raise ValueError(
-            f"{prior} lives on a simplex: its coordinates add up to 1, so it has no density over all of them, which "
-            "posteriors here need. Leave out the last coordinate: bring an object with sample and log_prob over the "
-            "others, and have the simulator append 1 minus their sum (docs/priors.md has an example)."
+            f"{prior} lives on a simplex: its coordinates add up to 1, so it has no density over all of them. Leave "
+            "out the last one, and have the simulator append 1 minus the sum of the others (see docs/priors.md)."
         )
     if isinstance(prior, td.MultivariateNormal) and not prior.batch_shape:
         return _resolved(GaussianPrior(prior.loc, prior.covariance_matrix))
@@ -84,54 +80,27 @@ def _resolved(prior: Prior) -> Prior:
     dtype = torch.get_default_dtype()
     u = torch.tensor([0.25, 0.5, 0.75], dtype=dtype, device=prior.device)
     with torch.no_grad():
-        low, middle, high = prior.from_uniform(u[:, None].expand(-1, prior.dim)).cpu()
-    infinite = ~(low.isfinite() & middle.isfinite() & high.isfinite())
+        quartiles = prior.from_uniform(u[:, None].expand(-1, prior.dim)).cpu()
+    infinite = ~quartiles.isfinite().all(0)
     if bool(infinite.any()):
         raise ValueError(
             f"parameter {int(infinite.nonzero()[0])} of {prior} is too large for single precision, which ends at "
             "3.4e38 and in which networks compute. Rescale it: other units, or its logarithm."
         )
+    low, middle, high = quartiles
     gap = torch.nextafter(middle.abs(), torch.full_like(middle, torch.inf)) - middle.abs()
     share = gap / (high - low).clamp(min=torch.finfo(dtype).tiny)
     worst = int(share.argmax())
+    text = (
+        f"parameter {worst} of {prior} varies too little for single precision, in which networks compute: its steps "
+        f"are {float(gap[worst]):.2g}, and the middle half of the prior spans {float(high[worst] - low[worst]):.2g}. "
+        "Subtract an offset from the parameter, and add it in the simulator"
+    )
     if float(share[worst]) > 0.5:
-        raise ValueError(
-            f"parameter {worst} of {prior} varies too little for single precision, in which networks compute: around "
-            f"{float(middle[worst]):.9g} its steps are {float(gap[worst]):.2g}. Subtract an offset from the "
-            "parameter, and add it in the simulator."
-        )
+        raise ValueError(text)
     if float(share[worst]) > 0.01:
-        warn(
-            f"single precision holds parameter {worst} of {prior} in steps of {float(gap[worst]):.2g}, and the middle "
-            f"half of the prior spans {float(high[worst] - low[worst]):.2g}. Subtract an offset from the parameter, "
-            "and add it in the simulator"
-        )
+        warn(text)
     return prior
-
-
-def prior_from_spec(spec: dict[str, Any]) -> Prior:
-    """Rebuild a prior from its `spec()`.
-
-    Example:
-        >>> prior_from_spec(BoxUniform([0.0], [2.0]).spec())
-        BoxUniform(low=[0.0], high=[2.0])
-    """
-    match spec.get("kind"):
-        case "box":
-            low, high = read_numbers(spec, "low"), read_numbers(spec, "high")
-            if low.dtype != torch.float64:  # written by hand, the numbers may not be rounded yet
-                refuse_unresolved_ends("the box", spec["low"], spec["high"])
-            return BoxUniform(low, high)
-        case "gaussian":
-            return GaussianPrior(read_numbers(spec, "loc"), read_numbers(spec, "covariance"))
-        case "independent":
-            if not isinstance(spec["marginals"], list):
-                raise ValueError(f'"marginals" should be a list, got {spec["marginals"]!r}')
-            return IndependentPrior([build(m) for m in spec["marginals"]])
-        case "opaque":
-            message = f"the prior was {spec['repr']}, which cannot be stored without pickle; pass it again: "
-            raise MissingPart(f"{message}eq.load(path, prior=…)", "prior")
-    raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
 
 
 def _support_of(distribution: Any) -> Any:
@@ -151,9 +120,8 @@ def _refuse_unresolved_draws(distribution: Any, draw: Tensor) -> None:
     for j in (large | lost).nonzero().flatten().tolist()[:1]:
         why = "are too large" if large[j] else "vary too little"
         raise ValueError(
-            f"draws of parameter {j} of {distribution!r} {why} for single precision, in which networks compute: "
-            f"{draw[:, j].tolist()} become {rounded[:, j].tolist()}. Rescale the parameter, or subtract an offset from "
-            "it, and undo that in the simulator."
+            f"draws of parameter {j} of {distribution!r} {why} for single precision: {draw[:, j].tolist()} become "
+            f"{rounded[:, j].tolist()}. Rescale it, or subtract an offset, and undo that in the simulator."
         )
 
 
@@ -183,12 +151,7 @@ class OpaquePrior(Prior):
             )
         _refuse_unresolved_draws(distribution, draw)
         self._anchor = draw[0]
-        self._device = torch.device(device) if device is not None else draw.device
-        super().__init__(draw.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
+        super().__init__(draw.shape[1], torch.device(draw.device if device is None else device))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         draw = torch.as_tensor(self.distribution.sample(Size(sample_shape)))

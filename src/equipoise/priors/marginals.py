@@ -17,17 +17,7 @@ handful of steps because h is nearly straight; a bracket catches it where it is 
 
 from __future__ import annotations
 
-__all__ = [
-    "contains",
-    "from_normal",
-    "from_uniform",
-    "has_cdf",
-    "is_discrete",
-    "log_prob",
-    "to_normal",
-    "to_uniform",
-]
-
+import itertools
 import math
 from typing import Any
 
@@ -38,15 +28,8 @@ from torch.distributions import Distribution, constraints
 from torch.special import ndtri
 
 from . import scipy_marginals
+from .closed_forms import Z_MAX, LogUniform, uniform_from_normal, uniform_to_normal
 from .prior import log_phi, ndtr, normal_cdf
-from .torch_distributions import device_of
-from .uniform import LogUniform, uniform_from_normal, uniform_to_normal
-
-#: |z| of a marginal with a general CDF never exceeds this: beyond it 1 - F has no digits left in float64.
-Z_MAX = 8.0
-
-
-# --- any scalar distribution with a cdf ----------------------------------------------------------------------------
 
 
 def to_normal(marginal: Distribution, theta: Tensor) -> Tensor:
@@ -144,6 +127,14 @@ def has_cdf(distribution: Distribution) -> bool:
         return not is_discrete(distribution)
     except NotImplementedError:
         return False
+
+
+def device_of(distribution: Distribution) -> torch.device:
+    """The device of the tensors in a distribution; the CPU where there are none."""
+    parts = vars(distribution).values()
+    own = (v.device for v in parts if isinstance(v, Tensor))
+    inside = (device_of(v) for v in parts if isinstance(v, Distribution))
+    return next(itertools.chain(own, inside), torch.device("cpu"))
 
 
 def is_discrete(distribution: Distribution) -> bool:

@@ -22,18 +22,14 @@ class Prior(Distribution, ABC):
     #: Whether `to_normal`, `from_normal`, `to_uniform` and `from_uniform` are available.
     has_normal_map: bool = True
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, device: torch.device) -> None:
         super().__init__(batch_shape=Size(), event_shape=Size([dim]), validate_args=False)
+        self.device = device  # where draws are made
 
     @property
     def dim(self) -> int:
         """The number of parameters D."""
         return self.event_shape[0]
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where draws are made."""
 
     @abstractmethod
     def sample(self, sample_shape: Any = ()) -> Tensor:
@@ -81,9 +77,6 @@ class Prior(Distribution, ABC):
         return theta if theta.is_floating_point() else theta.to(torch.get_default_dtype())
 
 
-# --- the standard normal ---------------------------------------------------------------------------------------------
-
-
 def ndtr(z: Tensor) -> Tensor:
     """Φ(z), with all of its digits in the lower tail.
 
@@ -102,9 +95,6 @@ def normal_cdf(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-# --- numbers that users give -----------------------------------------------------------------------------------------
-
-
 def as_vector(value: Any, name: str) -> Tensor:
     """Numbers with one entry per parameter, with shape `(D,)`; errors call them `name`."""
     tensor = torch.atleast_1d(as_numbers(value, name))
@@ -120,27 +110,18 @@ def as_numbers(value: Any, name: str) -> Tensor:
 
 
 def refuse_unresolved_ends(what: str, low: Any, high: Any) -> None:
-    """Raise if the ends of an interval are in order as given, but no longer after rounding to a tensor.
-
-    Arguments:
-        what: the distribution with these ends, for the error.
-        low: the lower ends as the caller has them, before any rounding.
-        high: the upper ends.
-    """
+    """Raise if the ends of an interval, as the caller gave them, are in order, but not after rounding to a tensor."""
     exact = [torch.as_tensor(plain(end), dtype=torch.float64).cpu() for end in (low, high)]
     kept = [as_numbers(end, "an end").double().cpu() for end in (low, high)]
     outside = (e.isfinite() & ~k.isfinite() | (e != 0) & (k == 0) for e, k in zip(exact, kept, strict=True))
     lost = any(bool(o.any()) for o in outside) or not bool((kept[0] < kept[1]).all())
     if lost and bool((exact[0] < exact[1]).all()):
+        ends, become = (" and ".join(str(end.tolist()) for end in pair) for pair in (exact, kept))
         raise ValueError(
-            f"{what} from {_listed(low)} to {_listed(high)} does not fit single precision, in which networks compute: "
-            f"its ends become {_listed(kept[0])} and {_listed(kept[1])}. Rescale the parameter (other units, or its "
-            "logarithm), or subtract an offset from it and add that in the simulator"
+            f"{what} between {ends} does not fit single precision, in which networks compute: its ends become "
+            f"{become}. Rescale the parameter (other units, or its logarithm), or subtract an offset from it and add "
+            "that in the simulator"
         )
-
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -12,11 +12,12 @@ interval, on which it has mass 1.
 
 from __future__ import annotations
 
-__all__ = ["ScipyMarginal", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
+__all__ = ["ScipyMarginal", "family", "has_scipy_cdf", "is_scipy", "quantile", "tails"]
 
 import math
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,14 @@ KNOWN = (td.Beta, td.StudentT, td.FisherSnedecor, td.VonMises)
 def is_scipy(thing: Any) -> bool:
     """Whether something comes from `scipy.stats`, which is not imported to find out."""
     return type(thing).__module__.startswith("scipy.stats")
+
+
+def family(name: str) -> Any:
+    """A continuous family of `scipy.stats` by its name; None where there is none."""
+    from scipy import stats
+
+    found = getattr(stats, name, None)
+    return found if isinstance(found, stats.rv_continuous) else None
 
 
 def has_scipy_cdf(marginal: Distribution) -> bool:
@@ -60,7 +69,7 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     from scipy import stats
 
     frozen = _frozen(marginal)
-    if isinstance(frozen, _Angle) or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
+    if not hasattr(frozen, "dist") or type(frozen.dist)._ppf is stats.rv_continuous._ppf:
         raise NotImplementedError(f"SciPy has no formula for quantiles of {marginal}")
     near = ndtr(-z.detach().double().abs())
     with warnings.catch_warnings(record=True) as troubles:
@@ -69,22 +78,6 @@ def quantile(marginal: Distribution, z: Tensor) -> Tensor:
     if troubles or not bool((theta.isfinite() | z.isnan()).all()):
         raise NotImplementedError(f"SciPy has no such quantiles of {marginal}")
     return theta
-
-
-class _Angle:
-    """A von Mises on [-π, π] in the place of a frozen distribution."""
-
-    def __init__(self, marginal: td.VonMises) -> None:
-        from scipy import stats
-
-        self.frozen = stats.vonmises(float(marginal.concentration), float(marginal.loc))
-        self.start = float(self.frozen.cdf(-math.pi))  # SciPy's goes on counting beyond a period
-
-    def cdf(self, theta: np.ndarray) -> Any:
-        return np.clip(self.frozen.cdf(theta) - self.start, 0, 1)
-
-    def sf(self, theta: np.ndarray) -> Any:
-        return 1 - self.cdf(theta)
 
 
 def _frozen(marginal: Distribution) -> Any:
@@ -101,7 +94,13 @@ def _frozen(marginal: Distribution) -> Any:
         case td.FisherSnedecor():
             return stats.f(float(marginal.df1), float(marginal.df2))
         case td.VonMises():
-            return _Angle(marginal)
+            whole = stats.vonmises(float(marginal.concentration), float(marginal.loc))
+            start = float(whole.cdf(-math.pi))  # SciPy's goes on counting beyond a period
+
+            def cdf(theta: np.ndarray) -> Any:
+                return np.clip(whole.cdf(theta) - start, 0, 1)
+
+            return SimpleNamespace(cdf=cdf, sf=lambda theta: 1 - cdf(theta))
     raise NotImplementedError(f"SciPy has no CDF of {marginal}")
 
 
@@ -168,13 +167,12 @@ class ScipyMarginal(Distribution):
         low, high = (float(end) for end in frozen.support())
         if not low < high:
             raise ValueError(f"{self!r} is no distribution: SciPy refuses its numbers")
-        self._support: Any = constraints.real
-        if math.isfinite(low) and math.isfinite(high):
-            self._support = constraints.interval(low, high)
-        elif math.isfinite(low):
-            self._support = constraints.greater_than_eq(low)
-        elif math.isfinite(high):
-            self._support = constraints.less_than(high)
+        self._support: Any = {
+            (True, True): constraints.interval(low, high),
+            (True, False): constraints.greater_than_eq(low),
+            (False, True): constraints.less_than(high),
+            (False, False): constraints.real,
+        }[math.isfinite(low), math.isfinite(high)]
         super().__init__(validate_args=False)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)

@@ -1,4 +1,4 @@
-"""Priors as text, for the command line.
+"""Priors as text, for the command line, and as JSON, for files.
 
 uniform(-3, 3)^2                    two parameters, each uniform on [-3, 3]
 loguniform(1e-3, 10), normal(0, 1)  one term per parameter, independent of each other
@@ -7,8 +7,9 @@ prior.json                          what `prior.spec()` gave, for everything els
 
 from __future__ import annotations
 
-__all__ = ["DISTRIBUTIONS", "FORMS", "parse_prior"]
+__all__ = ["DISTRIBUTIONS", "FORMS", "parse_prior", "prior_from_spec"]
 
+import inspect
 import json
 import math
 import re
@@ -18,13 +19,15 @@ from typing import Any
 
 import torch
 import torch.distributions as td
+from torch import Tensor
 
+from equipoise.support.errors import MissingPart
 from equipoise.support.words import did_you_mean
 
-from .conversion import prior_from_spec
+from .closed_forms import BoxUniform, GaussianPrior, LogUniform
 from .independent import IndependentPrior
-from .prior import Prior, refuse_unresolved_ends
-from .uniform import BoxUniform, LogUniform
+from .prior import Prior, dtype_name, refuse_unresolved_ends
+from .scipy_marginals import ScipyMarginal, family
 
 #: Name to class and the names of its numbers.
 DISTRIBUTIONS: dict[str, tuple[Callable[..., td.Distribution], tuple[str, ...]]] = {
@@ -66,26 +69,17 @@ def parse_prior(text: str) -> Prior:
     if text.strip().endswith(".json"):
         return _from_file(Path(text.strip()))
     marginals: list[td.Distribution] = []
-    position = 0
-    while True:
-        term = _TERM.match(text, position)
+    for part in re.split(r",(?![^()]*\))", text):  # at commas outside of parentheses
+        term = _TERM.fullmatch(part)
         if term is None:
             raise ValueError(
-                f"cannot read the prior {text!r} at {text[position:][:20]!r}; write terms like uniform(-3, 3)^2 or "
-                "normal(0, 1), uniform(0, 5), separated by commas, or the name of a JSON file"
+                f"cannot read the prior {text!r} at {part.strip()[:20]!r}; write terms like uniform(-3, 3)^2 or "
+                "normal(0, 1), separated by commas, or the name of a JSON file"
             )
         name, inside, power = term.groups(default="1")
         if len(power) > 9 or len(marginals) + int(power) > MOST_PARAMETERS:
             raise ValueError(f"the prior {text[:80]!r} has more than {MOST_PARAMETERS:,} parameters")
         marginals += [_marginal(name.lower(), inside)] * int(power)
-        position = term.end()
-        if position == len(text):
-            break
-        if text[position] != ",":
-            raise ValueError(
-                f"cannot read the prior {text!r} at {text[position:][:20]!r}; terms are separated by commas"
-            )
-        position += 1
     if not marginals:
         raise ValueError(f"the prior {text!r} has no parameters")
     if all(isinstance(m, td.Uniform) for m in marginals):
@@ -103,17 +97,18 @@ def _marginal(name: str, inside: str) -> td.Distribution:
         raise ValueError(f"{name}({inside}): these should be numbers") from None
     if len(numbers) != len(wanted):
         raise ValueError(f"{name} takes {len(wanted)} number(s), {', '.join(wanted)}; got {name}({inside})")
+    rounded = list(zip(numbers, torch.tensor(numbers).tolist(), strict=True))
+    why = "a number is too large"
     try:
-        if any(math.isinf(kept) and math.isfinite(exact) for exact, kept in _rounded(numbers)):
-            raise ValueError("a number is too large")
-        return kind(*numbers, validate_args=True)
+        made = kind(*numbers, validate_args=True)
+        if not any(math.isinf(kept) and math.isfinite(exact) for exact, kept in rounded):
+            return made
     except ValueError as error:
         why = str(error).splitlines()[0]
     if wanted == ("low", "high"):
         refuse_unresolved_ends(name, *numbers)
         why = why if numbers[0] < numbers[1] else "low has to be less than high"
-    lost = [exact for exact, kept in _rounded(numbers) if kept in (0.0, math.inf, -math.inf) and kept != exact]
-    if lost:
+    if lost := [exact for exact, kept in rounded if kept in (0.0, math.inf, -math.inf) and kept != exact]:
         raise ValueError(
             f"{name}({inside}): {lost[0]:g} does not fit single precision, in which networks compute. Rescale the "
             "parameter: other units, or its logarithm"
@@ -121,9 +116,77 @@ def _marginal(name: str, inside: str) -> td.Distribution:
     raise ValueError(f"{name}({inside}) is no distribution: {why}")
 
 
-def _rounded(numbers: list[float]) -> list[tuple[float, float]]:
-    """Each number, and what becomes of it in the precision of networks."""
-    return list(zip(numbers, torch.tensor(numbers).tolist(), strict=True))
+def prior_from_spec(spec: dict[str, Any]) -> Prior:
+    """Rebuild a prior from its `spec()`.
+
+    Example:
+        >>> prior_from_spec(BoxUniform([0.0], [2.0]).spec())
+        BoxUniform(low=[0.0], high=[2.0])
+    """
+    match spec.get("kind"):
+        case "box":
+            low, high = _numbers(spec, "low"), _numbers(spec, "high")
+            if low.dtype != torch.float64:  # written by hand, the numbers may not be rounded yet
+                refuse_unresolved_ends("the box", spec["low"], spec["high"])
+            return BoxUniform(low, high)
+        case "gaussian":
+            return GaussianPrior(_numbers(spec, "loc"), _numbers(spec, "covariance"))
+        case "independent":
+            if not isinstance(spec["marginals"], list):
+                raise ValueError(f'"marginals" should be a list, got {spec["marginals"]!r}')
+            return IndependentPrior([_build(m) for m in spec["marginals"]])
+        case "opaque":
+            text = f"the prior was {spec['repr']}, which cannot be stored without pickle; pass it again: "
+            raise MissingPart(f"{text}eq.load(path, prior=…)", "prior")
+    raise ValueError(f"unknown kind of prior {spec.get('kind')!r}; was the file written by a newer Equipoise?")
+
+
+def _build(spec: dict[str, Any]) -> td.Distribution:
+    """A marginal from its description in `IndependentPrior.spec()`."""
+    form = '{"name": "Normal", "arguments": {"loc": 0, "scale": 1}}'
+    if not isinstance(spec, dict) or not isinstance(spec.get("arguments", {}), dict):
+        raise ValueError(f"a marginal is described like {form}, got {spec!r}")
+    name, given = str(spec["name"]), spec["arguments"]
+    dtype = _dtype(spec)
+    if name.startswith("scipy.stats."):
+        found = family(name.removeprefix("scipy.stats."))
+        if found is None:
+            raise ValueError(f"there is no continuous distribution {name}")
+        try:
+            return ScipyMarginal(found(**given), torch.empty((), dtype=dtype))
+        except TypeError as error:
+            raise ValueError(f"{name} takes {found.shapes or 'nothing'}, and loc and scale, got {given}") from error
+    make: Any = LogUniform if name == "LogUniform" else getattr(td, name, None)
+    if not (isinstance(make, type) and issubclass(make, td.Distribution)):
+        raise ValueError(
+            f"unknown marginal {name!r}: give a name in torch.distributions, LogUniform, or scipy.stats.NAME"
+        )
+    arguments: Any = {n: _numbers({**given, "dtype": dtype_name(dtype)}, n) for n in given}
+    try:
+        make(**arguments, validate_args=True)  # checked once, whatever torch's default is
+        return make(**arguments)
+    except TypeError as error:
+        wanted = [n for n in inspect.signature(make).parameters if n != "validate_args"]
+        raise ValueError(f"{name} takes {', '.join(wanted)}, got {given}") from error
+
+
+def _numbers(spec: dict[str, Any], name: str) -> Tensor:
+    """The numbers of a description under the key `name`, in its dtype."""
+    try:
+        exact = torch.tensor(spec[name], dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f'"{name}" should be numbers, got {spec[name]!r}') from error
+    rounded = exact.to(_dtype(spec))
+    if bool((exact.isfinite() & ~rounded.isfinite()).any()):
+        raise ValueError(f'"{name}", {spec[name]}, is too large for single precision: rescale the parameter')
+    return rounded
+
+
+def _dtype(spec: dict[str, Any]) -> torch.dtype:
+    dtype = getattr(torch, str(spec.get("dtype", "float32")), None)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f'"dtype" is float32 or float64, got {spec["dtype"]!r}')
+    return dtype
 
 
 def _from_file(file: Path) -> Prior:
@@ -131,32 +194,24 @@ def _from_file(file: Path) -> Prior:
         raise ValueError(f"there is no file {file}")
     try:
         spec = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _no_prior(file, f"it is no JSON ({error})") from error
-    if not isinstance(spec, dict):
-        raise _no_prior(file, f"it holds {_called(spec)} instead of an object")
-    if spec.get("kind") == "opaque":
-        raise ValueError(
-            f"{file} is the description of a prior of your own, {spec.get('repr')}, which only its code can rebuild: "
-            "use eq.fit or eq.load in Python, with prior="
-        )
-    if spec.get("kind") not in ("box", "gaussian", "independent"):
-        raise _no_prior(file, f'its "kind" is {json.dumps(spec["kind"])}' if "kind" in spec else 'it has no "kind"')
-    try:
+        if not isinstance(spec, dict):
+            kinds = {list: "a list", str: "a text", int: "a number", float: "a number"}
+            raise TypeError(f"it holds {kinds.get(type(spec), json.dumps(spec))} instead of an object")
+        if spec["kind"] not in ("box", "gaussian", "independent", "opaque"):
+            raise ValueError(f'its "kind" is {json.dumps(spec["kind"])}')
         return prior_from_spec(spec)
+    except MissingPart as error:
+        raise ValueError(
+            f"{file} is the description of a prior of your own, {spec['repr']}, which only its code can rebuild: "
+            "use eq.fit or eq.load in Python, with prior="
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        why = f"it is no JSON ({error})"
     except KeyError as error:
-        raise _no_prior(file, f'it has no "{error.args[0]}"') from error
+        why = f'it has no "{error.args[0]}"'
     except (ValueError, TypeError, AttributeError) as error:
-        raise _no_prior(file, " ".join(str(error).split())) from error
-
-
-def _called(thing: Any) -> str:
-    return {list: "a list", str: "a text", int: "a number", float: "a number"}.get(type(thing), json.dumps(thing))
-
-
-def _no_prior(file: Path, why: str) -> ValueError:
-    """The error for a file that describes no prior, with what it should have looked like."""
-    return ValueError(
+        why = " ".join(str(error).split())
+    raise ValueError(
         f"{file} does not describe a prior: {why}. Python writes such a file with json.dump(prior.spec(), file); by "
         f"hand it is one of {' or '.join(FORMS)}. Names and arguments of marginals are those of torch.distributions, "
         "and docs/priors.md has more"

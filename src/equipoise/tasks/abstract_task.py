@@ -1,9 +1,9 @@
 """The abstract task: a prior, a simulator, and, where it is known, the exact posterior.
 
-The class of a task names itself (`name`, `label`, `parameters`) and gives these methods; this file does the rest
-(checks, seeds, threads, broadcasting, memory):
+The class of a task names itself (`name`, `label`, `parameters`) and gives these; this file does the rest (checks,
+seeds, threads, broadcasting, memory):
 
-- `_draw(theta, key, dtype)`: the simulator, one random stream per row;
+- `_kernel`: the compiled simulator, one random stream per row, as `streams.run_rows` calls it;
 - `_statistics(x)`: what the likelihood needs of x, with shape `(*, K)`;
 - `_log_likelihood(theta, statistics)`: log p(x|θ), broadcasting, in float64;
 - `_log_evidence(statistics)`: log p(x) = log ∫ p(x|θ) p(θ) dθ, to a tolerance that the file states and a test checks.
@@ -13,11 +13,10 @@ Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x). Without the last three, `
 
 from __future__ import annotations
 
-__all__ = ["CHUNK", "Task", "in_chunks"]
+__all__ = ["CHUNK", "Task", "clustered", "in_chunks", "legendre"]
 
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, ClassVar, Literal
@@ -29,13 +28,13 @@ from torch import Tensor
 from equipoise.priors import BoxUniform
 from equipoise.support.arrays import as_tensor
 
-from .streams import compiled, key_of
+from .streams import compiled, key_of, run_rows
 
 #: Numbers held at once while evaluating a likelihood: 2²² float64, 32 MiB per intermediate result.
 CHUNK = 1 << 22
 
 
-class Task(ABC):
+class Task:
     """A prior, a simulator, and the exact posterior where it is known. Make one with `equipoise.task(name)`."""
 
     #: The name in `TASKS`.
@@ -48,8 +47,11 @@ class Task(ABC):
     storage: ClassVar[Literal["float32", "bits", "integers"]] = "float32"
     #: Options, and number of simulated pairs, of each expected log posterior in expected.json.
     expectations: ClassVar[tuple[tuple[dict[str, Any], int], ...]] = ()
-    #: Float64 numbers that an evaluation of the likelihood of one pair holds at once.
+    #: Float64 numbers that the likelihood of one pair, and the evidence of one x, hold at once.
     _width: ClassVar[int] = 64
+    _evidence_width: ClassVar[int] = 64
+    #: The simulator: `_kernel(theta, key, first_row, out)`.
+    _kernel: ClassVar[Any]
 
     prior: BoxUniform
     x_shape: tuple[int, ...]
@@ -85,8 +87,7 @@ class Task(ABC):
             x with shape `(N, *x_shape)`, float32, on the device of `theta`.
         """
         rows, device = self._rows(theta)
-        x = torch.from_numpy(self._draw(rows, key_of(seed, "task", self.name), np.float32))
-        return x.float().to(device)
+        return torch.from_numpy(self._draw(rows, key_of(seed, "task", self.name), np.float32)).float().to(device)
 
     def simulate_compact(self, theta: Any, seed: int = 0) -> np.ndarray:
         """`simulate`, as a NumPy array in the small dtype that `storage` names; the same numbers."""
@@ -125,20 +126,23 @@ class Task(ABC):
         for row in table["tasks"]:
             if row["task"] == self.name and row["options"] == self.options:
                 return row["value"], row["standard_error"]
-        raise ValueError(
-            f"no expected log posterior is kept for {self!r}; compute it with "
-            "equipoise.tasks.expected.estimate(task, pairs, seed)"
-        )
+        compute = "compute it with equipoise.tasks.expected.estimate(task, pairs, seed)"
+        raise ValueError(f"no expected log posterior is kept for {self!r}; {compute}")
 
-    @abstractmethod
     def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
         """x for `theta` with shape `(N, D)`. Tasks with real-valued x give it in `dtype`."""
+        x = np.empty((len(theta), *self.x_shape), np.uint8 if self.storage == "bits" else dtype)
+        run_rows(self._kernel, theta, key, x)
+        return x
 
     def _log_terms(self, theta: Tensor, x: Tensor, evidence: bool) -> tuple[Tensor, Tensor]:
         """log p(x|θ) of the broadcast pairs and, where `evidence` is wanted, log p(x) of each x."""
         statistics = self._statistics(x)
         likelihood = in_chunks(self._log_likelihood, theta, statistics, CHUNK // self._width)
-        return likelihood, self._log_evidence(statistics) if evidence else likelihood.new_zeros(())
+        if not evidence:
+            return likelihood, likelihood.new_zeros(())
+        limit = max(1, CHUNK // self._evidence_width)
+        return likelihood, in_chunks(lambda _, s: self._log_evidence(s), theta.new_empty(0), statistics, limit)
 
     def _statistics(self, x: Tensor) -> Tensor:
         """What the likelihood needs of x, with shape `(*, K)`, float64."""
@@ -158,18 +162,14 @@ class Task(ABC):
         if theta.ndim == 1:
             theta = theta[None]
         if theta.ndim != 2 or theta.shape[1] != self.prior.dim:
-            raise ValueError(
-                f"{self.name} takes theta with shape (N, {self.prior.dim}), one row per simulation; "
-                f"got {tuple(theta.shape)}"
-            )
+            wanted = f"(N, {self.prior.dim}), one row per simulation"
+            raise ValueError(f"{self.name} takes theta with shape {wanted}; got {tuple(theta.shape)}")
         rows = np.ascontiguousarray(theta.detach().cpu().numpy())
         low, high = self.prior.low.tolist(), self.prior.high.tolist()
         bad = _first_outside(rows, np.array(low), np.array(high))
         if bad >= 0:
-            raise ValueError(
-                f"theta[{bad}] = {rows[bad].tolist()} is not inside the prior of {self.name}, "
-                f"the box from {low} to {high}"
-            )
+            where = f"theta[{bad}] = {rows[bad].tolist()}"
+            raise ValueError(f"{where} is not inside the prior of {self.name}, the box from {low} to {high}")
         return rows, theta.device
 
     def _pairs(self, theta: Any, x: Any) -> tuple[Tensor, Tensor]:
@@ -205,7 +205,7 @@ class Task(ABC):
 
 @compiled
 def _first_outside(rows: Any, low: Any, high: Any) -> Any:
-    """The first row that is not inside the box (NaN is not), or -1. Compiled: NumPy is slow over two columns."""
+    """The first row that is not inside the box (NaN is not), or -1. NumPy would take as long as a simulation."""
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
             if not low[j] <= rows[i, j] <= high[j]:
@@ -231,3 +231,27 @@ def in_chunks(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, limit
     pieces = max(1, shape[axis] * limit // shape.numel())
     parts = zip(a.split(pieces, axis), b.split(pieces, axis), strict=True)
     return torch.cat([in_chunks(f, p, q, limit) for p, q in parts], axis)
+
+
+def legendre(n: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Nodes and weights with shape `(n,)` of the n-point rule on [0, 1].
+
+    Example:
+        >>> node, weight = legendre(5)
+        >>> round(float((weight * node**9).sum()), 12)
+        0.1
+    """
+    node, weight = np.polynomial.legendre.leggauss(n)
+    return torch.tensor((node + 1) / 2, device=device), torch.tensor(weight / 2, device=device)
+
+
+def clustered(n: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    r"""A rule on [0, 1], accurate for \(\sqrt{t}\) and \(\sqrt{1-t}\) at the ends: t = (1 - cos πs)/2, s Legendre.
+
+    Example:
+        >>> node, weight = clustered(16)
+        >>> round(float((weight * (node * (1 - node)).sqrt()).sum()) * 8 / math.pi, 12)
+        1.0
+    """
+    s, weight = legendre(n, device)
+    return (1 - (math.pi * s).cos()) / 2, weight * math.pi / 2 * (math.pi * s).sin()

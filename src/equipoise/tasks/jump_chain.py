@@ -60,18 +60,14 @@ def log_terms(
     origin: tuple[int, int],
     evidence: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log p(x|θ) of chosen pairs, and log p(x) of each series.
+    """log p(x|θ) of chosen pairs, with shape `(P,)`, and log p(x) of each series, with shape `(M,)`.
 
     Arguments:
         theta: with shape `(N, 2)`; rows outside the prior get -inf.
         path: the series, with shape `(M, T, 2)`, integers.
-        which_theta: the row of `theta` of each pair, with shape `(P,)`.
-        which_path: the row of `path` of each pair, with shape `(P,)`.
+        which_theta: the row of `theta` of each pair, with shape `(P,)`; `which_path` likewise.
         origin: the state before the first of the series.
-        evidence: whether log p(x) is wanted.
-
-    Returns:
-        Shapes `(P,)` and `(M,)`, the latter zeros where it is not wanted.
+        evidence: whether log p(x) is wanted; zeros where it is not.
     """
     order = np.argsort(which_path, kind="stable")
     ends = np.searchsorted(which_path[order], np.arange(len(path) + 1))
@@ -160,8 +156,12 @@ def _sums(xs: Any, ys: Any, n: Any, nodes: Any, out: Any) -> None:
 
 
 @compiled
-def _fill(i: Any, table: Any, cumulative: Any, peak: Any, mixed: Any, coarse: Any, counts: Any) -> None:
-    """Row i: H at half the spacing, and the log of the integral of e^H up to, and from, each grid point."""
+def _fill(i: Any, work: Any) -> None:
+    """Row i, once: H at half the spacing, and the log of the integral of e^H up to, and from, each grid point."""
+    table, cumulative, peak, filled, mixed, coarse, counts = work
+    if filled[i]:
+        return
+    filled[i] = True
     columns = table.shape[1]
     panels = (columns - 1) // 2
     half = WIDTH / (columns - 1)
@@ -181,14 +181,12 @@ def _fill(i: Any, table: Any, cumulative: Any, peak: Any, mixed: Any, coarse: An
     # An arbitrary constant, a quarter of the first density, keeps the logarithms finite; it cancels in differences.
     panel = np.empty(panels)
     before = math.exp(row[0] - top)
-    left = right = 0.25 * before
+    left = max(0.25 * before, 1e-300)
     for j in range(panels):
         middle, after = math.exp(row[2 * j + 1] - top), math.exp(row[2 * j + 2] - top)
         panel[j] = half / 3.0 * (before + 4.0 * middle + after)
         before = after
-    right = 0.25 * before
-    left = max(left, 1e-300)
-    right = max(right, 1e-300)
+    right = max(0.25 * before, 1e-300)
     cumulative[i, 0, 0] = math.log(left) + top
     cumulative[i, 1, panels] = math.log(right) + top
     for j in range(panels):
@@ -213,16 +211,15 @@ def _weights(position: Any, last: Any) -> Any:
 @compiled
 def _log_inner(a: Any, low: Any, high: Any, work: Any) -> Any:
     """log ∫ e^{H(a, b)} db from low to high, from the side that has the peak outside or between."""
-    table, cumulative, peak, filled, mixed, coarse, counts = work
+    table, cumulative, peak, filled = work[:4]
     panels = (table.shape[1] - 1) // 2
     scale = panels / WIDTH
     i, wa = _weights((a - FIRST) * scale, panels)
     jl, wl = _weights((low - FIRST) * scale, panels)
     jh, wh = _weights((high - FIRST) * scale, panels)
     for k in range(4):
-        if not filled[i + k]:
-            _fill(i + k, table, cumulative, peak, mixed, coarse, counts)
-            filled[i + k] = True
+        if not filled[i + k]:  # asked here too: the call would take as long as the sum below
+            _fill(i + k, work)
     side = 0 if low < peak[i + 1] else 1
     at_low = at_high = 0.0
     for k in range(4):
@@ -273,23 +270,19 @@ def _log_outer(phi1: Any, phi2: Any, counts: Any, work: Any, values: Any) -> Any
 @compiled
 def _log_evidence(counts: Any, work: Any) -> Any:
     """The log of the triple integral, on the points of the grid within DEPTH of the peak."""
-    table, cumulative, peak, filled, mixed, coarse, _ = work
+    table = work[0]
     rows, columns = table.shape
     half = WIDTH / (columns - 1)
     best = np.full(rows, -math.inf)
     top, top_w = -math.inf, -math.inf
     for k in range(0, rows, 8):  # H is concave: the rows that count are the neighbours of the best of every eighth
-        if not filled[k]:
-            _fill(k, table, cumulative, peak, mixed, coarse, counts)
-            filled[k] = True
+        _fill(k, work)
         best[k] = table[k].max()
         top = max(top, best[k])
     for k in range(0, rows, 8):
         if best[k] > top - 2.0 * DEPTH:
             for i in range(max(0, k - 7), min(rows, k + 8)):
-                if not filled[i]:
-                    _fill(i, table, cumulative, peak, mixed, coarse, counts)
-                    filled[i] = True
+                _fill(i, work)
                 best[i] = table[i].max()
                 top = max(top, best[i])
     for k in range(rows):

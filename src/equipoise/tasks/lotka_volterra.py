@@ -156,24 +156,12 @@ class LotkaVolterra(Task):
         if not np.array_equal(path, np.round(path)):
             raise ValueError("x should hold counts; undo any scaling before asking for the posterior")
         shape = torch.broadcast_shapes(theta.shape[:-1], x.shape[:-2])
-        which_theta = _indices(theta.shape[:-1], shape)
-        which_x = _indices(x.shape[:-2], shape)
-        likelihood, log_evidence = jump_chain.log_terms(
-            theta.detach().cpu().double().reshape(-1, 2).numpy(),
-            path.reshape(-1, self.steps, 2).astype(np.int64),
-            which_theta,
-            which_x,
-            (PREDATORS, PREY),
-            evidence,
-        )
-        found = torch.from_numpy(likelihood).reshape(shape), torch.from_numpy(log_evidence).reshape(x.shape[:-2])
-        return found[0].to(theta.device), found[1].to(theta.device)
-
-    def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
-        return self._log_terms(theta, statistics.unflatten(-1, self.x_shape), evidence=False)[0]
-
-    def _log_evidence(self, statistics: Tensor) -> Tensor:
-        return self._log_terms(statistics.new_zeros(2), statistics.unflatten(-1, self.x_shape), evidence=True)[1]
+        rows = theta.detach().cpu().double().reshape(-1, 2).numpy()
+        paths = path.reshape(-1, self.steps, 2).astype(np.int64)
+        which = _indices(theta.shape[:-1], shape), _indices(x.shape[:-2], shape)
+        terms = jump_chain.log_terms(rows, paths, *which, (PREDATORS, PREY), evidence)
+        likelihood, log_evidence = (torch.from_numpy(term).to(theta.device) for term in terms)
+        return likelihood.reshape(shape), log_evidence.reshape(x.shape[:-2])
 
 
 def _indices(lead: torch.Size, shape: torch.Size) -> np.ndarray:

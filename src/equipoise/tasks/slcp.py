@@ -43,9 +43,8 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .abstract_task import CHUNK, Task, in_chunks
-from .quadrature import legendre
-from .streams import compiled, normal, run_rows, start, uniform
+from .abstract_task import Task, legendre
+from .streams import compiled, normal, start, uniform
 
 MEAN_X, MEAN_Y = 0.7, -2.9
 #: Nodes over the nuisance in the likelihood, and over each half of the angle in the evidence.
@@ -75,16 +74,12 @@ class SLCP(Task):
     label = "SLCP"
     parameters = ("θ₁", "θ₂")
     expectations = (({}, 40_000),)
-    _width = 4 * NODES
+    _width, _evidence_width = 4 * NODES, 4 * EVIDENCE_NODES * ANGLES
+    _kernel = staticmethod(_simulate)
 
     def __init__(self) -> None:
         self.prior = BoxUniform([-3.0, -3.0], [3.0, 3.0])
         self.x_shape = (8,)
-
-    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
-        x = np.empty((len(theta), 8), dtype)
-        run_rows(_simulate, theta, key, x)
-        return x
 
     def _statistics(self, x: Tensor) -> Tensor:
         """a, b, c and the two variances of rounding."""
@@ -107,30 +102,25 @@ class SLCP(Task):
         return log_l.logsumexp(-1) - 4 * scale.log() - 4 * math.log(2 * math.pi)
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
-        limit = CHUNK // (4 * EVIDENCE_NODES * ANGLES)
-        return in_chunks(lambda _, s: _log_evidence(s), statistics.new_empty(0), statistics, limit)
+        a, b, c = (t[..., None, None] for t in statistics[..., :3].unbind(-1))
+        node, weight = legendre(ANGLES, a.device)
+        kink = torch.atan2(b.sqrt(), a.sqrt())
+        phi = torch.cat([kink * node, kink + (math.pi / 2 - kink) * node], -1)
+        width = torch.cat([kink * weight, (math.pi / 2 - kink) * weight], -1)
+        sin, cos = phi.sin(), phi.cos()
+        rho, weight = (t[:, None] for t in _correlations(EVIDENCE_NODES, a.device))
+        q = (1 - rho * (c / (a * b).sqrt()) * 2 * sin * cos) / (1 - rho**2)
+        edge = torch.maximum(a.sqrt() / cos, b.sqrt() / sin) / 9
+        log_f = width.log() + 2.5 * (sin * cos).log() + weight.log() - 2 * (1 - rho**2).log()
+        log_f = log_f - 3.5 * q.log() + _log_upper_gamma(edge**2 * q / 2)
+        constant = 2.5 * math.log(2) - math.log(36) - 4 * math.log(2 * math.pi)
+        return log_f.flatten(-2).logsumexp(-1) - 1.75 * (a * b).log().squeeze(-1).squeeze(-1) + constant
 
 
 def _correlations(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """n nodes of ρ = tanh u, u ~ U(-3, 3), and their weights, which sum to one."""
     u, weight = legendre(n, device)
     return torch.tanh(6 * u - 3), weight
-
-
-def _log_evidence(statistics: Tensor) -> Tensor:
-    a, b, c = (t[..., None, None] for t in statistics[..., :3].unbind(-1))
-    node, weight = legendre(ANGLES, a.device)
-    kink = torch.atan2(b.sqrt(), a.sqrt())
-    phi = torch.cat([kink * node, kink + (math.pi / 2 - kink) * node], -1)
-    width = torch.cat([kink * weight, (math.pi / 2 - kink) * weight], -1)
-    sin, cos = phi.sin(), phi.cos()
-    rho, weight = (t[:, None] for t in _correlations(EVIDENCE_NODES, a.device))
-    q = (1 - rho * (c / (a * b).sqrt()) * 2 * sin * cos) / (1 - rho**2)
-    edge = torch.maximum(a.sqrt() / cos, b.sqrt() / sin) / 9
-    log_f = width.log() + 2.5 * (sin * cos).log() + weight.log() - 2 * (1 - rho**2).log()
-    log_f = log_f - 3.5 * q.log() + _log_upper_gamma(edge**2 * q / 2)
-    constant = 2.5 * math.log(2) - math.log(36) - 4 * math.log(2 * math.pi)
-    return log_f.flatten(-2).logsumexp(-1) - 1.75 * (a * b).log().squeeze(-1).squeeze(-1) + constant
 
 
 def _log_upper_gamma(t: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ import numpy as np
 from equipoise.priors import BoxUniform
 
 from .abstract_task import Task
-from .streams import compiled, next_word, run_rows, start, uniform
+from .streams import compiled, next_word, start, uniform
 
 SIDE, STEPS = 50, 100
 _ROW = np.uint64((1 << SIDE) - 1)
@@ -130,12 +130,8 @@ class SpatialSIR(Task):
     parameters = ("β", "γ")
     storage = "bits"
     has_exact_posterior = False
+    _kernel = staticmethod(_simulate)
 
     def __init__(self) -> None:
         self.prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
         self.x_shape = (3, SIDE, SIDE)
-
-    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
-        x = np.empty((len(theta), *self.x_shape), np.uint8)
-        run_rows(_simulate, theta, key, x)
-        return x

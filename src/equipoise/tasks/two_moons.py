@@ -29,9 +29,8 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .abstract_task import Task, in_chunks
-from .quadrature import clustered
-from .streams import compiled, normal, run_rows, start, uniform
+from .abstract_task import Task, clustered
+from .streams import compiled, normal, start, uniform
 
 RADIUS, SPREAD = 0.1, 0.01
 SQRT2 = math.sqrt(2)
@@ -53,15 +52,12 @@ class TwoMoons(Task):
     label = "Two Moons"
     parameters = ("θ₁", "θ₂")
     expectations = (({}, 400_000),)
+    _evidence_width = 256
+    _kernel = staticmethod(_simulate)
 
     def __init__(self) -> None:
         self.prior = BoxUniform([-1.0, -1.0], [1.0, 1.0])
         self.x_shape = (2,)
-
-    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
-        x = np.empty((len(theta), 2), dtype)
-        run_rows(_simulate, theta, key, x)
-        return x
 
     def _statistics(self, x: Tensor) -> Tensor:
         # The last entry is what rounding x to its dtype can move u by: a point at the very end of the half circle must
@@ -77,8 +73,7 @@ class TwoMoons(Task):
         return torch.where(u > -rounding, gauss - rho.log() - math.log(math.pi), -math.inf)
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
-        theta = statistics.new_empty(0)  # nothing but x
-        return in_chunks(lambda _, s: _inside(s).log() - math.log(2), theta, statistics, 1 << 14)
+        return _inside(statistics).log() - math.log(2)
 
 
 def _inside(statistics: Tensor) -> Tensor:
@@ -88,9 +83,8 @@ def _inside(statistics: Tensor) -> Tensor:
     corners = [torch.hypot(centre, height - s * SQRT2) for s in (1, -1)] + [torch.hypot(centre - SQRT2, height)]
     knots = torch.stack([-centre, plus / SQRT2, minus / SQRT2, plus.abs(), minus.abs(), *corners], -1)
     low, high = RADIUS - 9 * SPREAD, RADIUS + 9 * SPREAD
-    bell = torch.arange(
-        low, high + SPREAD, 3 * SPREAD, dtype=torch.float64, device=knots.device
-    )  # panels of 3σ at most
+    # Panels of 3σ at most.
+    bell = torch.arange(low, high + SPREAD, 3 * SPREAD, dtype=torch.float64, device=knots.device)
     knots = torch.cat([knots, bell.expand(*knots.shape[:-1], -1)], -1).clamp(low, high).sort(-1).values
     node, weight = clustered(16, statistics.device)
     width = knots.diff(dim=-1).unsqueeze(-1)

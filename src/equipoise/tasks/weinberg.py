@@ -32,9 +32,8 @@ from torch import Tensor
 
 from equipoise.priors import BoxUniform
 
-from .abstract_task import CHUNK, Task, in_chunks
-from .quadrature import clustered
-from .streams import compiled, run_rows, start, uniform
+from .abstract_task import Task, clustered
+from .streams import compiled, start, uniform
 
 #: A / g_f at E = 40.
 SLOPE = 2 * math.tanh(10 * (2 * 40 - 90) / 90)
@@ -75,16 +74,12 @@ class Weinberg(Task):
     label = "Weinberg"
     parameters = ("g_f",)
     expectations = (({}, 400_000),)
-    _width = 4 * COSINES
+    _width, _evidence_width = 4 * COSINES, 400 * COSINES
+    _kernel = staticmethod(_simulate)
 
     def __init__(self) -> None:
         self.prior = BoxUniform([LOW], [HIGH])
         self.x_shape = (COSINES,)
-
-    def _draw(self, theta: np.ndarray, key: np.ndarray, dtype: Any) -> np.ndarray:
-        x = np.empty((len(theta), COSINES), dtype)
-        run_rows(_simulate, theta, key, x)
-        return x
 
     def _log_likelihood(self, theta: Tensor, statistics: Tensor) -> Tensor:
         a, c0, log_z = _shape(theta[..., 0])
@@ -95,17 +90,15 @@ class Weinberg(Task):
         return torch.where(inside, log_p, -math.inf)
 
     def _log_evidence(self, statistics: Tensor) -> Tensor:
-        def integral(_: Tensor, c: Tensor) -> Tensor:
-            top = c.amax(-1).clamp(min=1e-6)  # (1 + c²)/c is the |A| at which c0 = c
-            last = ((top + 1 / top) / -SLOPE).clamp(max=HIGH)
-            node, weight = clustered(48, c.device)
-            left, right = CRITICAL - LOW, last[..., None] - CRITICAL
-            theta = torch.cat([(LOW + left * node).expand(*last.shape, -1), CRITICAL + right * node], -1)
-            width = torch.cat([(left * weight).expand(*last.shape, -1), right * weight], -1)
-            log_l = self._log_likelihood(theta[..., None], c[..., None, :])
-            return (log_l + width.log()).logsumexp(-1) - math.log(HIGH - LOW)
-
-        return in_chunks(integral, statistics.new_empty(0), statistics, CHUNK // (400 * COSINES))
+        c = statistics
+        top = c.amax(-1).clamp(min=1e-6)  # (1 + c²)/c is the |A| at which c0 = c
+        last = ((top + 1 / top) / -SLOPE).clamp(max=HIGH)
+        node, weight = clustered(48, c.device)
+        left, right = CRITICAL - LOW, last[..., None] - CRITICAL
+        theta = torch.cat([(LOW + left * node).expand(*last.shape, -1), CRITICAL + right * node], -1)
+        width = torch.cat([(left * weight).expand(*last.shape, -1), right * weight], -1)
+        log_l = self._log_likelihood(theta[..., None], c[..., None, :])
+        return (log_l + width.log()).logsumexp(-1) - math.log(HIGH - LOW)
 
 
 def _shape(gf: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,19 +21,12 @@ from .operators import padded_channels, pooled_side, stride
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The sizes of a launch.
+    """The sizes of a launch."""
 
-    Arguments:
-        block: positions per tile.
-        warps: warps per program.
-        stages: stages of a program's pipeline of reads.
-        splits: for `weight_gradient`, programs that share the positions of a member.
-    """
-
-    block: int
-    warps: int
-    stages: int = 1
-    splits: int = 64
+    block: int  # positions per tile
+    warps: int  # per program
+    stages: int = 1  # of a program's pipeline of reads
+    splits: int = 64  # programs that share the positions of a member, for `weight_gradient`
 
 
 #: The tile of each kernel, the best of those that `benchmarks/convolutions.py` tries on an H200; "…_8" for 8 outputs.
@@ -51,17 +44,10 @@ TILES: dict[str, Tile] = {
 
 
 def standardise(x: Tensor, loc: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The input of the first layer.
+    """The input of the first layer, with shape `(M, N, H, W, C)`.
 
-    Arguments:
-        x: observations of any dtype, with shape `(M or 1, N, I, H, W)` or `(M or 1, N, T, I)`.
-        loc: with shape `(M, I)`.
-        scale: with shape `(M, I)`.
-        dtype: of the result.
-
-    Returns:
-        Shape `(M, N, H, W, C)`: standardised, then a channel of ones, then zeros up to a power of two (at least 4, so
-        that reads are wide).
+    x, with shape `(M or 1, N, I, H, W)` or `(M or 1, N, T, I)`, standardised by loc and scale, each `(M, I)`; then a
+    channel of ones, then zeros up to a power of two (at least 4, so that reads are wide).
     """
     members, inputs = loc.shape
     x, loc, scale = x.contiguous(), _contiguous_per_member(loc), _contiguous_per_member(scale)
@@ -97,12 +83,10 @@ def forward(
     Returns:
         The output of each layer with shape `(M, N, HO, WO, O)`, and the positions of its maxima, as bytes.
     """
-    outs, indices = [], []
+    found: list[tuple[Tensor, Tensor]] = []
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x, index = _layer(x, weight, bias, stride(i), precision, fuse)
-        outs.append(x)
-        indices.append(index)
-    return outs, indices
+        found.append(_layer(found[-1][0] if found else x, weight, bias, stride(i), precision, fuse))
+    return [out for out, _ in found], [index for _, index in found]
 
 
 def backward(
@@ -168,15 +152,8 @@ def _pool(z: Tensor, step: int, rows: int) -> tuple[Tensor, Tensor]:
     outputs = z.shape[-1]
     out, index = _empty_pooled(z, outputs, step, rows)
     tile = _tile("pool", outputs)
-    kernels.pool[_grid(out, tile)](
-        *(z, out, index, *_sizes(z, out, positions=out)),
-        OUTPUTS=outputs,
-        KH=rows,
-        STRIDE=step,
-        BLOCK=tile.block,
-        BLOCK_O=triton.next_power_of_2(outputs),
-        num_warps=tile.warps,
-    )
+    tensors = z, out, index
+    kernels.pool[_grid(out, tile)](*tensors, *_sizes(z, out, positions=out), **_windows(tile, outputs, rows, step))
     return out, index
 
 
@@ -185,15 +162,8 @@ def _unpool(gradient: Tensor, index: Tensor, below: Tensor, weight: Tensor, step
     outputs, rows = weight.shape[1], weight.shape[3]
     out = below.new_empty(*below.shape[:-1], outputs)
     tile = _tile("unpool", outputs)
-    kernels.unpool[_grid(below, tile)](
-        *(gradient, index, out, *_sizes(below, index, positions=below)),
-        OUTPUTS=outputs,
-        KH=rows,
-        STRIDE=step,
-        BLOCK=tile.block,
-        BLOCK_O=triton.next_power_of_2(outputs),
-        num_warps=tile.warps,
-    )
+    sizes = _sizes(below, index, positions=below)
+    kernels.unpool[_grid(below, tile)](gradient, index, out, *sizes, **_windows(tile, outputs, rows, step))
     return out
 
 
@@ -268,6 +238,12 @@ def _sizes(before: Tensor, after: Tensor, positions: Tensor) -> tuple[int, ...]:
     """`kernels.SIZES`: images, the sides before and after pooling, and divisors of positions that run over a tensor."""
     height, width = positions.shape[2:4]
     return (before.shape[1], *before.shape[2:4], *after.shape[2:4], *divisor(height * width), *divisor(width))
+
+
+def _windows(tile: Tile, outputs: int, rows: int, step: int) -> dict[str, int]:
+    """What the pooling kernels take."""
+    sides = {"BLOCK": tile.block, "BLOCK_O": triton.next_power_of_2(outputs)}
+    return {**sides, "OUTPUTS": outputs, "KH": rows, "STRIDE": step, "num_warps": tile.warps}
 
 
 def _product(tile: Tile, inner: int, outputs: int, precision: str) -> dict[str, int | str]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.networks.stacked_weights import allows_tf32
 from equipoise.support.errors import warn
 
 #: How far from PyTorch's results the kernels may be in a first trial, relative to the largest value.
@@ -150,9 +151,8 @@ convolutions.register_autograd(_backward, setup_context=_save)
 def _products(precision: str) -> str:
     """How the tensor cores multiply: TF32, or float32 as three TF32 products."""
     if precision == "auto":
-        try:
-            allowed = torch.backends.cuda.matmul.allow_tf32
-        except RuntimeError:  # chosen by the newer `fp32_precision`, and PyTorch forbids mixing the two
+        allowed = allows_tf32(torch.backends.cuda.matmul)
+        if allowed is None:
             allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
         precision = "tf32" if allowed else "float32"
     return "tf32x3" if precision == "float32" else "tf32"

@@ -1,4 +1,4 @@
-"""Boxes and log-uniform distributions, against closed forms and scipy."""
+"""Boxes, log-uniform and Gaussian distributions, against closed forms, scipy and torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import torch.distributions as td
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from priors_examples import priors
 
 import equipoise as eq
 
@@ -119,3 +120,16 @@ def test_log_uniform_as_a_torch_distribution() -> None:
     for low, high in ((0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)):
         with pytest.raises(ValueError, match="0 < low < high"):
             eq.LogUniform(low, high)
+
+
+def test_gaussian_against_torch() -> None:
+    prior = priors(torch.float64)["gaussian"]
+    assert isinstance(prior, eq.GaussianPrior)
+    reference = td.MultivariateNormal(prior.loc, prior.covariance)
+    theta = reference.sample((50,))
+    torch.testing.assert_close(prior.log_prob(theta), reference.log_prob(theta))
+    torch.manual_seed(0)
+    draws = prior.sample((200_000,))
+    torch.testing.assert_close(draws.mean(0), prior.mean, atol=0.02, rtol=0)  # six standard errors
+    torch.testing.assert_close(draws.T.cov(), prior.covariance, atol=0.04, rtol=0)
+    torch.testing.assert_close(prior.variance, prior.covariance.diagonal())

@@ -1,14 +1,17 @@
-r"""The uniform distribution on a box, and the log-uniform distribution.
+r"""Distributions with maps in closed form: uniform on a box, log-uniform, and normal with any covariance.
 
 A uniform measures its distance from the nearer end. This keeps both tails of the map to N(0, 1), and makes it
 antisymmetric. For a log-uniform, log θ is uniform on [log low, log high], so that every decade has the same mass:
 
 .. math:: p(\theta) = \frac{1}{\theta \log(high / low)}, \qquad F(\theta) = \frac{\log(\theta / low)}{\log(high / low)}.
+
+A Gaussian prior is whitened, z = L⁻¹(θ - μ) with covariance LLᵀ. The cancellation of Jacobian and density holds for any
+map that sends the prior to N(0, I), so correlated priors start a flow as well as independent ones do.
 """
 
 from __future__ import annotations
 
-__all__ = ["BoxUniform", "LogUniform", "uniform_from_normal", "uniform_to_normal"]
+__all__ = ["Z_MAX", "BoxUniform", "GaussianPrior", "LogUniform", "uniform_from_normal", "uniform_to_normal"]
 
 import math
 from typing import Any, ClassVar
@@ -22,6 +25,8 @@ from .prior import Prior, as_numbers, as_vector, dtype_name, ndtr, normal_cdf, r
 
 #: |z| of a uniform never exceeds this: Φ(-5.2) = 1e-7 is about the spacing of float32 at the edge of a box.
 Z_EDGE = 5.2
+#: |z| of any other distribution never exceeds this: beyond it 1 - F has no digits left in float64.
+Z_MAX = 8.0
 
 
 def uniform_to_normal(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -55,24 +60,18 @@ class BoxUniform(Prior):
         low, high = as_vector(low, "low"), as_vector(high, "high")
         if len(low) != len(high) and all(as_numbers(end, "an end").ndim for end in given):
             raise ValueError(
-                f"BoxUniform has {len(low)} lower ends and {len(high)} upper ones: give one of each per parameter"
+                f"BoxUniform has {len(low)} lower ends and {len(high)} upper: give one of each per parameter"
             )
         low, high = torch.broadcast_tensors(low, high.to(low.device))
         if not (low.isfinite().all() and high.isfinite().all() and (low < high).all()):
             refuse_unresolved_ends("BoxUniform", *given)
-            finite = low.dtype == torch.float64 or bool(low.isfinite().all() and high.isfinite().all())
-            hint = "" if finite else ". Single precision ends at 3.4e38: rescale a parameter that is larger"
             raise ValueError(
-                "BoxUniform needs finite corners with low < high in every coordinate, "
-                f"got {low.tolist()} and {high.tolist()}{hint}"
+                "BoxUniform needs finite corners (single precision ends at 3.4e38) with low < high in every "
+                f"coordinate, got {low.tolist()} and {high.tolist()}"
             )
         dtype = torch.promote_types(low.dtype, high.dtype)
         self.low, self.high = low.to(dtype), high.to(dtype)
-        super().__init__(low.shape[0])
-
-    @property
-    def device(self) -> torch.device:
-        return self.low.device
+        super().__init__(low.shape[0], low.device)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -132,6 +131,75 @@ class BoxUniform(Prior):
 
     def __repr__(self) -> str:
         return f"BoxUniform(low={self.low.tolist()}, high={self.high.tolist()})"
+
+
+class GaussianPrior(Prior):
+    """A multivariate normal.
+
+    Arguments:
+        loc: the mean μ, with shape `(D,)`.
+        covariance: the covariance, with shape `(D, D)`.
+    """
+
+    def __init__(self, loc: Any, covariance: Any) -> None:
+        self.loc = as_vector(loc, "loc")
+        self.covariance = torch.as_tensor(covariance).to(self.loc)
+        dim = self.loc.shape[0]
+        if self.covariance.shape != (dim, dim) or not torch.allclose(self.covariance, self.covariance.mT):
+            raise ValueError(
+                f"the covariance should be a symmetric matrix with shape {(dim, dim)}, got {self.covariance.tolist()}"
+            )
+        self.scale_tril, failed = torch.linalg.cholesky_ex(self.covariance)
+        if bool(failed):
+            raise ValueError(f"the covariance is not positive definite: {self.covariance.tolist()}")
+        super().__init__(dim, self.loc.device)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.covariance.diagonal()
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        return constraints.real_vector
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return self.from_normal(torch.randn((*sample_shape, self.dim), dtype=self.loc.dtype, device=self.device))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        z = self.to_normal(value)
+        log_det = self.scale_tril.diagonal().log().sum().to(z)
+        density = -(z**2).sum(-1) / 2 - log_det - self.dim * math.log(2 * math.pi) / 2
+        return torch.where(z.isnan().any(-1), -math.inf, density)
+
+    def to_normal(self, theta: Tensor) -> Tensor:
+        theta = self._check(theta)
+        centred = (theta - self.loc.to(theta)).unsqueeze(-1)
+        return torch.linalg.solve_triangular(self.scale_tril.to(theta), centred, upper=False).squeeze(-1)
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        z = self._check(z)
+        return self.loc.to(z) + z @ self.scale_tril.to(z).mT
+
+    def to_uniform(self, theta: Tensor) -> Tensor:
+        return ndtr(self.to_normal(theta))
+
+    def from_uniform(self, u: Tensor) -> Tensor:
+        limit = normal_cdf(-Z_MAX)
+        return self.from_normal(ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
+
+    def to(self, device: str | torch.device) -> GaussianPrior:
+        return GaussianPrior(self.loc.to(device), self.covariance.to(device))
+
+    def spec(self) -> dict[str, Any]:
+        values = {"loc": self.loc.tolist(), "covariance": self.covariance.tolist()}
+        return {"kind": "gaussian", **values, "dtype": dtype_name(self.loc.dtype)}
+
+    def __repr__(self) -> str:
+        return f"GaussianPrior(loc={self.loc.tolist()}, covariance={self.covariance.tolist()})"
 
 
 class LogUniform(Distribution):
@@ -194,9 +262,9 @@ class LogUniform(Distribution):
         return self.icdf(torch.rand(shape, dtype=self.low.dtype, device=self.low.device))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        inside = (value >= self.low.to(value.dtype)) & (value <= self.high.to(value.dtype))
-        safe = torch.where(inside, value, self.low.to(value.dtype))
-        return torch.where(inside, -safe.log() - self.log_width.log(), -math.inf)
+        low, high = self.low.to(value.dtype), self.high.to(value.dtype)
+        inside = (value >= low) & (value <= high)
+        return torch.where(inside, -torch.where(inside, value, low).log() - self.log_width.log(), -math.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         low, high = self.low.to(value.dtype), self.high.to(value.dtype)
