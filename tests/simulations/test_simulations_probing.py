@@ -11,7 +11,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import equipoise as eq
 from equipoise.simulations import probing
@@ -157,26 +156,12 @@ def test_noise_that_never_changes_is_left_to_batches() -> None:
     assert adapt(simulator, parameters(0), 0).batched
 
 
-@pytest.mark.parametrize("draws", [(30, 6), (10, 3)])
+@pytest.mark.parametrize("draws", [(30, 6), (15, 3)])
 @pytest.mark.parametrize("law", ["normal", "cauchy", "coins", "sparse", "rare"])
-def test_right_batches_are_rarely_doubted(law: str, draws: tuple[int, int], monkeypatch) -> None:
+def test_right_batches_are_rarely_doubted(law: str, draws: tuple[int, int]) -> None:
     """With a chance of 1e-4 or less each, one or more of 300 has a chance of 3 %; the seeds are fixed."""
-    doubted = 0
     for seed in range(300):
         rng = np.random.default_rng([seed, 7])
-
-        def repeated(self: object, batched: bool, *_: int, rng: np.random.Generator = rng) -> np.ndarray:
-            x = rng.normal(size=(draws[not batched], 7, 3))
-            laws = {"normal": x, "cauchy": x / rng.normal(size=x.shape), "coins": x > 0, "sparse": x > 1, "rare": x > 2}
-            return probing._summaries(laws[law])
-
-        monkeypatch.setattr(probing._Probe, "_draws", repeated)
-        probe = probing._Probe(np.sin, "numpy", False, parameters(0), 0)
-        doubted += probe.against_batches() is not None
-    assert doubted == 0
-
-
-def test_ranks_against_scipy() -> None:
-    x = np.random.default_rng(0).integers(-5, 5, (36, 7, 3)).astype(np.float64)
-    want = stats.zscore(stats.rankdata(x, axis=0), axis=0)
-    np.testing.assert_allclose(probing._ranked(x)[..., :3], want.clip(-2, 2), atol=1e-12)
+        x = rng.normal(size=(sum(draws), 7, 3))
+        laws = {"normal": x, "cauchy": x / rng.normal(size=x.shape), "coins": x > 0, "sparse": x > 1, "rare": x > 2}
+        assert not probing._doubt(*np.split(laws[law], draws[:1]))

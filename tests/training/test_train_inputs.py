@@ -16,7 +16,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.networks import Flat
-from equipoise.simulations import columns, simulations
+from equipoise.simulations import simulations
 from equipoise.training import PAPER, Member, Settings, data, fit_many
 from equipoise.training.inputs import split_rows
 from equipoise.training.scaling import x_scaling
@@ -133,15 +133,15 @@ def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeyp
     p = quick(expected.theta, expected.x)
     monkeypatch.setattr(simulations, "IN_MEMORY", 0)
     monkeypatch.setattr(data, "WHOLE", 0)
-    monkeypatch.setattr(columns, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
+    monkeypatch.setattr(simulations, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
     most = []
-    take = columns.Column.take
+    take = simulations.Column.take
 
-    def counted(self: columns.Column, rows: np.ndarray, *more: object) -> np.ndarray:
+    def counted(self: simulations.Column, rows: np.ndarray, *more: object) -> np.ndarray:
         most.append(len(rows))
         return take(self, rows, *more)
 
-    monkeypatch.setattr(columns.Column, "take", counted)
+    monkeypatch.setattr(simulations.Column, "take", counted)
     stored = eq.Store(tmp_path / "pairs").read(320)
     q = quick(stored.theta, stored, standardize=False)
     assert stored._x is None and max(most) <= 320  # not even the statistics of x need it all where it is large
