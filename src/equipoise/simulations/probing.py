@@ -10,8 +10,8 @@ work, a deterministic simulator must give the rows that it gives one by one, and
 It is then called R times with a batch of θ_1, …, θ_7 and S times with each θ_j alone. Summaries of x are ranked over
 the R + S draws at each θ_j and scaled to z, with mean 0 and variance 1. If batches are right, Σ_b (Σ_j z_bj)² / 7 is
 about χ² with R degrees of freedom, as rows are independent, and S Σ_j (mean of z_j one by one)² about χ² with 7, as a
-row has the same law in a batch as alone. (Ranks, cut at ±2, have lighter tails.) A p-value below `LEVEL`, divided by
-the number of summaries, speaks against batches.
+row has the same law in a batch as alone. (Ranks, cut at ±2, have lighter tails.) A p-value, times the number of
+them, below `LEVEL` speaks against batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = ["PROBES", "adapt"]
 
 import contextlib
 import inspect
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -40,8 +39,8 @@ from .simulators import Adapter, Failure, one_line
 
 #: Rows of the prior that are used.
 PROBES = 7
-#: How often they are simulated as a batch, and one by one; half of that where it takes over so many seconds.
-BATCHES, SINGLES, SECONDS = 30, 6, 2.0
+#: How often they are simulated as a batch, and one by one, to compare the two.
+BATCHES, SINGLES = 24, 5
 #: The chance of calling a right simulator one by one, at most.
 LEVEL = 1e-4
 
@@ -60,7 +59,7 @@ def adapt(
     kinds = [array] if array is not None else ["numpy", "torch"] if prefers_numpy else ["torch", "numpy"]
     found: Adapter | None = None
     failures: list[tuple[str, Exception]] = []
-    doubt, repeatable, compare = "", True, False
+    doubt, repeatable, compare = False, True, False
     with randomness.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for kind in kinds:
@@ -78,16 +77,14 @@ def adapt(
         if found is None:
             reason, first = "\nWith ".join(f"{kind} input: {one_line(e)}" for kind, e in failures), failures[0][1]
             raise Failure(0, theta[0], f"with {reason}", "".join(traceback.format_exception(first))) from first
+        given = theta[:3] if found.batched else theta[0]
         with contextlib.suppress(Exception):  # what fails here will fail, and be reported, in the simulations
-            single = replace(found, batched=False)
-            doubt = _doubt(_draws(found, theta, seed), _draws(single, theta, seed)) if compare else ""
-            found = single if doubt else found
-            given = theta[:3] if found.batched else theta[0]
             repeatable = _equal(*(found.call(given, seed, "probe") for _ in range(2)))
+            doubt = compare and _doubt(found, theta, seed)
     if doubt:
         warn(
-            f"the simulator takes one theta and a batch of them, but {doubt}. It is called one theta at a time. If it "
-            "does treat the rows of a batch independently, pass batched=True, which is faster; if not, batched=False."
+            "the simulator takes one theta and a batch of them, but the rows of a batch depend on each other. It is "
+            "called one theta at a time. If that is wrong, pass batched=True, which is faster; if not, batched=False."
         )
     if not repeatable:
         warn(
@@ -95,7 +92,7 @@ def adapt(
             "generator of its own, so simulations cannot be repeated, and in several processes its streams may "
             "coincide. Let it take seed=… and make its generator from that."
         )
-    return found
+    return replace(found, batched=found.batched and not doubt)
 
 
 def _choose(single: Adapter, theta: np.ndarray, seed: int) -> tuple[Adapter, bool]:
@@ -140,19 +137,16 @@ def _answers_in_torch(adapter: Adapter, theta: np.ndarray, seed: int) -> bool:
     return isinstance(output, Tensor) and output.dtype != torch.float64 and not mixed
 
 
-def _draws(adapter: Adapter, theta: np.ndarray, seed: int) -> np.ndarray:
-    """Repeated draws at each θ, with shape `(draws, 7, P)`."""
-    given, most = ([theta], BATCHES) if adapter.batched else (list(theta), SINGLES)
-    draws: list[np.ndarray] = []
-    started = time.monotonic()
-    while len(draws) < most and (len(draws) < most // 2 or time.monotonic() - started < SECONDS):
-        x = [adapter.call(t, seed, "probe", len(given), len(draws), j) for j, t in enumerate(given)]
-        draws.append(np.stack(x).reshape(PROBES, -1))
-    return np.stack(draws)
+def _doubt(batch: Adapter, theta: np.ndarray, seed: int) -> bool:
+    """Whether draws as batches and one by one speak against batches."""
+    single = replace(batch, batched=False)
+    together = [batch.call(theta, seed, "probe", k) for k in range(BATCHES)]
+    alone = [[single.call(t, seed, "probe", k, j) for j, t in enumerate(theta)] for k in range(SINGLES)]
+    return _p_value(*(np.reshape(x, (len(x), PROBES, -1)) for x in (together, alone))) < LEVEL
 
 
-def _doubt(together: np.ndarray, alone: np.ndarray) -> str:
-    """What draws as batches and one by one, both with shape `(draws, 7, P)`, say against batches; "" if nothing."""
+def _p_value(together: np.ndarray, alone: np.ndarray) -> float:
+    """Of draws as batches and one by one, both with shape `(draws, 7, P)`, if batches are right."""
     x = np.nan_to_num(np.concatenate([together, alone]).astype(np.float64), nan=3e39, posinf=1e39, neginf=-1e39)
     some = x[..., np.unique(np.linspace(0, x.shape[-1] - 1, 16).round().astype(int))]
     x = np.concatenate([some, *(f(-1, keepdims=True) for f in (x.mean, x.min, x.max))], -1)
@@ -160,12 +154,9 @@ def _doubt(together: np.ndarray, alone: np.ndarray) -> str:
     rounding = np.ptp(x, 0) <= 1e-5 * size + 1e-6 * size.max(-1, keepdims=True)
     z = _scaled(rankdata(np.where(rounding, 0.0, x), axis=0))
     z = np.concatenate([z, _scaled(np.abs(z))], -1).clip(-2, 2)
-    batches, singles = z[: len(together)], z[len(together) :]
-    shared = chdtrc(len(batches), (batches.sum(1) ** 2).sum(0) / PROBES)
-    law = chdtrc(PROBES, len(singles) * (singles.mean(0) ** 2).sum(0))
-    if law.min() < LEVEL / 2 / len(law):
-        return "a row of a batch has another distribution than alone"
-    return "rows of a batch depend on each other" if shared.min() < LEVEL / 2 / len(shared) else ""
+    shared = chdtrc(len(together), (z[: len(together)].sum(1) ** 2).sum(0) / PROBES)
+    law = chdtrc(PROBES, len(alone) * (z[len(together) :].mean(0) ** 2).sum(0))
+    return float(min(shared.min(), law.min()) * 2 * len(law))
 
 
 def _scaled(z: np.ndarray) -> np.ndarray:
