@@ -223,12 +223,6 @@ def test_a_class_of_a_notebook_is_the_users_own() -> None:
     assert source_changes(before, after) == ["Model.__call__"]
 
 
-def test_two_lambdas_are_two_simulators(tmp_path) -> None:
-    eq.simulate(PRIOR, lambda t: t + 1, 64, store=tmp_path, name="f")
-    with pytest.raises(ValueError, match="code"):
-        eq.simulate(PRIOR, lambda t: t + 2, 64, store=tmp_path, name="f")
-
-
 def test_a_change_that_does_not_matter_is_said_once(tmp_path) -> None:
     first = eq.simulate(PRIOR, notebook("t * 2"), 64, store=tmp_path, block_size=32)
     more = eq.simulate(PRIOR, notebook("t + t"), 96, store=tmp_path, same_simulator=True)
@@ -261,9 +255,3 @@ def test_a_store_without_a_source_goes_on(tmp_path) -> None:
     file.write_text(json.dumps(fields))
     pairs = eq.simulate(PRIOR, notebook("t + t"), 96, store=tmp_path)
     assert torch.equal(pairs.x, 2 * pairs.theta) and Store(tmp_path).check() == []
-
-
-def test_built_in_tasks_are_known_by_name(tmp_path) -> None:
-    task = eq.task("slcp")
-    eq.simulate(task.prior, task.simulate, 32, store=tmp_path, block_size=32)
-    assert Store(tmp_path).manifest.source is None
