@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import equipoise as eq
 from equipoise.simulations import probing
@@ -154,3 +155,9 @@ def test_right_batches_are_rarely_doubted(law: str) -> None:
         x = rng.normal(size=(probing.BATCHES + probing.SINGLES, 7, 3))
         laws = {"normal": x, "cauchy": x / rng.normal(size=x.shape), "coins": x > 0, "sparse": x > 1, "rare": x > 2}
         assert probing._p_value(*np.split(laws[law], [probing.BATCHES])) > probing.LEVEL
+
+
+def test_tails_against_scipy() -> None:
+    x = np.linspace(0, 200, 50)
+    for degrees in (7, 24):
+        np.testing.assert_allclose(probing._tail(x, degrees), stats.chi2.sf(x, degrees), rtol=1e-9, atol=1e-30)

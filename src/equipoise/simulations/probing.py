@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import chdtrc
-from scipy.stats import rankdata
 from torch import Tensor
 
 from equipoise.support import randomness
@@ -152,11 +150,18 @@ def _p_value(together: np.ndarray, alone: np.ndarray) -> float:
     x = np.concatenate([some, *(f(-1, keepdims=True) for f in (x.mean, x.min, x.max))], -1)
     size = np.abs(x).max(0)
     rounding = np.ptp(x, 0) <= 1e-5 * size + 1e-6 * size.max(-1, keepdims=True)
-    z = _scaled(rankdata(np.where(rounding, 0.0, x), axis=0))
+    x = np.where(rounding, 0.0, x)
+    z = _scaled((x[:, None] > x).sum(1) + (x[:, None] >= x).sum(1))  # ranks; equal values share one
     z = np.concatenate([z, _scaled(np.abs(z))], -1).clip(-2, 2)
-    shared = chdtrc(len(together), (z[: len(together)].sum(1) ** 2).sum(0) / PROBES)
-    law = chdtrc(PROBES, len(alone) * (z[len(together) :].mean(0) ** 2).sum(0))
-    return float(min(shared.min(), law.min()) * 2 * len(law))
+    shared = _tail((z[: len(together)].sum(1) ** 2).sum(0) / PROBES, len(together))
+    law = _tail(len(alone) * (z[len(together) :].mean(0) ** 2).sum(0), PROBES)
+    return float(torch.cat([shared, law]).min()) * 2 * len(law)
+
+
+def _tail(chi2: np.ndarray, degrees: int) -> Tensor:
+    """The chance of a larger χ². (Importing SciPy for it would take as long as torch, in every worker process.)"""
+    x = torch.from_numpy(chi2 / 2)
+    return torch.special.gammaincc(torch.full_like(x, degrees / 2), x)
 
 
 def _scaled(z: np.ndarray) -> np.ndarray:

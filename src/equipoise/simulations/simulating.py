@@ -12,10 +12,9 @@ from __future__ import annotations
 
 __all__ = ["SimulationError", "simulate"]
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,11 +150,9 @@ def simulate(
         pool = Workers(adapter, int(seed), max(size, 1))
         with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
             bar.advance(0)
-            _work(_Units(sink, pending, whole=adapter.batched), pool, sink, bar, block_size, on_invalid)
-    except BaseException as error:
+            _work(_units(sink, pending, pool), pool, sink, bar, on_invalid)
+    except BaseException:
         sink.save()
-        if isinstance(error, KeyboardInterrupt):
-            error.simulations = sink.finished()  # type: ignore[attr-defined]
         raise
     finally:
         if pool is not None:
@@ -164,20 +161,25 @@ def simulate(
     return sink.result(on_invalid)
 
 
-def _work(units: _Units, pool: Workers, sink: Sink, bar: Progress, block_size: int, on_invalid: str) -> None:
+def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress, on_invalid: str) -> None:
     """Keep the pool busy until every block is complete or something fails."""
-    running, invalid = 0, 0
+    running, invalid, more = 0, 0, True
     failed: tuple[int, Failure] | None = None
     shape: tuple[int, ...] | None = None
-    while True:
-        while running < pool.size and failed is None and (unit := units.next(pool.size)) is not None:
-            pool.submit(unit)
-            running += 1
-        if not running:
-            if failed is not None or not units.claimed:
-                break
-            time.sleep(0.1)  # what is left is being simulated by other processes
-            continue
+    while more or running:
+        if more and running < pool.size:
+            try:
+                unit = next(units)
+            except StopIteration:
+                more = False
+                continue
+            if unit is not None:
+                pool.submit(unit)
+                running += 1
+                continue
+            if not running:
+                time.sleep(0.1)  # what is left is being simulated by other processes
+                continue
         outcome = pool.outcome()
         running -= 1
         x, failure = outcome.x, outcome.failure
@@ -187,7 +189,6 @@ def _work(units: _Units, pool: Workers, sink: Sink, bar: Progress, block_size: i
             reason = f"the simulator returned shape {x.shape[1:]} here and {shape} before"
             failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason)
         elif len(x):
-            units.seconds_per_row = outcome.seconds / len(x)
             sink.put(outcome.block, outcome.rows, x)
             bad = invalid_rows(x)
             invalid += len(bad)
@@ -196,39 +197,33 @@ def _work(units: _Units, pool: Workers, sink: Sink, bar: Progress, block_size: i
                 reason = f"x has {how_invalid(x[bad[:1]])}, and on_invalid='raise'"
                 failure = Failure(int(outcome.rows[bad[0]]), outcome.theta[bad[0]], reason)
         if failure is not None and failed is None:
-            failed = outcome.block, failure
+            failed, more = (outcome.block, failure), False
     if failed is not None:
-        row = failed[0] * block_size + failed[1].row
+        row = failed[0] * sink.size + failed[1].row
         raise _error(failed[1], row, sink, f"Simulation {row} failed")
 
 
-class _Units:
-    """Cuts blocks into units of work: whole blocks for simulators that take batches, else some rows at a time."""
+def _units(sink: Sink, pending: list[int], pool: Workers) -> Iterator[Unit | None]:
+    """Cut blocks into units of work: whole blocks for simulators that take batches, else some rows at a time.
 
-    def __init__(self, sink: Sink, pending: list[int], whole: bool) -> None:
-        self.sink, self.whole = sink, whole
-        self.todo, self.claimed = deque(pending), deque[int]()
-        self.block, self.theta, self.rows = -1, np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        self.seconds_per_row = math.inf  # not known yet
-
-    def next(self, workers: int) -> Unit | None:
-        """The next unit; None if there is none, or none that another process has not claimed."""
-        if not self.todo and self.claimed:
-            self.todo, self.claimed = self.claimed, deque()
-        while not len(self.rows):
-            if not self.todo:
-                return None
-            block = self.todo.popleft()
-            if (opened := self.sink.open(block)) is None:
-                self.claimed.append(block)
-            else:
-                self.block, (self.theta, self.rows) = block, opened
-        count = len(self.rows)
-        if not self.whole:
-            fair = -(-count // workers)  # the rows of a last block are shared out
-            count = min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
-        rows, self.rows = self.rows[:count], self.rows[count:]
-        return self.block, rows, self.theta[rows]
+    Blocks that other processes have claimed come last. None is given where all that are left are claimed.
+    """
+    todo, claimed = deque(pending), 0
+    while todo:
+        block = todo.popleft()
+        if (opened := sink.open(block)) is None:
+            todo.append(block)
+            claimed = (claimed + 1) % len(todo)
+            if not claimed:
+                yield None
+            continue
+        (theta, rows), claimed = opened, 0
+        while len(rows):
+            count = len(rows)
+            if not pool.adapter.batched:  # the rows of a last block are shared out
+                count = min(-(-count // pool.size), 1 + int(UNIT_SECONDS / max(pool.seconds_per_row, 1e-9)))
+            yield block, rows[:count], theta[rows[:count]]
+            rows = rows[count:]
 
 
 def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from __future__ import annotations
 __all__ = ["Adapter", "Failure", "Outcome", "Unit", "Workers", "one_line", "seed_globals"]
 
 import functools
+import math
 import os
 import pickle
 import random
@@ -202,6 +203,8 @@ class Workers:
 
     def __init__(self, adapter: Adapter, seed: int, size: int) -> None:
         self.adapter, self.seed, self.size = adapter, seed, size
+        #: How long a row took in the last outcome.
+        self.seconds_per_row = math.inf
         self._units: dict[Future[Outcome], Unit] = {}
         self._pool = None if size == 1 else _started(adapter, seed, size)
 
@@ -219,7 +222,7 @@ class Workers:
         future = wait(self._units, return_when=FIRST_COMPLETED).done.pop()
         block, rows, theta = self._units.pop(future)
         try:
-            return future.result()
+            outcome = future.result()
         except BrokenProcessPool as error:
             at_work = [(block, rows, theta), *self._units.values()]
             where = ", ".join(f"rows {r[0]} to {r[-1]} of block {b}" for b, r, _ in at_work)
@@ -229,6 +232,9 @@ class Workers:
                 f"was killed, as systems do when memory runs out. It was at work on one of {where}"
             )
             return Outcome(block, rows[:0], theta[:0], _NOTHING, Failure(int(rows[0]), theta[0], reason), 0.0)
+        if len(outcome.x):
+            self.seconds_per_row = outcome.seconds / len(outcome.x)
+        return outcome
 
     def close(self) -> None:
         """End the processes at once, also in the middle of a simulation."""
@@ -267,13 +273,7 @@ def _end_with(parent: int) -> None:
 
 @functools.cache
 def _unpickled() -> tuple[Adapter, int]:
-    try:
-        return pickle.loads(_payload)
-    except Exception as error:
-        raise RuntimeError(
-            f"the simulator could not be rebuilt in a worker process ({one_line(error)}). Define it in a module that "
-            "can be imported, or use workers=1."
-        ) from error
+    return pickle.loads(_payload)
 
 
 def _run(block: int, rows: np.ndarray, theta: np.ndarray) -> Outcome:

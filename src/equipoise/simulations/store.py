@@ -97,29 +97,20 @@ class Manifest:
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is damaged ({error}); restore it, or move the directory away") from error
 
-    def refuse_another(self, wanted: Manifest, path: Path) -> None:
-        """Raise if `wanted` is not this manifest, naming what differs. The simulator's code is not compared here."""
+    def differences(self, wanted: Manifest) -> list[str]:
+        """What `wanted` has otherwise, one line per field, without the simulator's source and version."""
         mine, theirs = (asdict(replace(manifest, source=None, version=None)) for manifest in (self, wanted))
-        for fields in (mine, theirs):  # some priors are known by their repr alone; simulate() compares their draws
+        for fields in (mine, theirs):  # some priors are known by their repr alone; `Sink` compares their draws
             if fields["prior"].get("kind") == "opaque":
                 fields["prior"] = {"kind": "opaque", "dim": fields["prior"].get("dim")}
-        differing = [f"  {k}: the store has {mine[k]!r}, this call {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
-        if differing:
-            named = mine["simulator"] != theirs["simulator"]
-            hint = "If it is the same simulator under a new name, pass name= with the store's.\n" if named else ""
-            raise ValueError(
-                f"{path} holds other simulations than these:\n"
-                + "\n".join(differing)
-                + f"\n{hint}Use another directory, or the same settings."
-            )
+        return [f"  {k}: the store has {mine[k]!r}, this call {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
 
     def code_changed(self, wanted: Manifest) -> str:
         """How the simulator of `wanted` differs from this one's, by version or else by source; "" if it does not."""
         if self.version != wanted.version:
             return f"the store has version={self.version!r}, this call version={wanted.version!r}"
-        if self.version is None and (changed := source_changes(self.source, wanted.source)):
-            return f"what differs: {listed(changed)}"
-        return ""
+        changed = source_changes(self.source, wanted.source) if self.version is None else []
+        return f"what differs: {listed(changed)}" if changed else ""
 
 
 class Store:
@@ -129,7 +120,7 @@ class Store:
         path: the directory.
 
     Example:
-        >>> import tempfile, equipoise as eq
+        >>> import tempfile, torch, equipoise as eq
         >>> prior = eq.BoxUniform([-1.0], [1.0])
         >>> folder = tempfile.mkdtemp()
         >>> pairs = eq.simulate(prior, lambda theta: theta + torch.randn_like(theta), 1000, store=folder)
@@ -154,7 +145,11 @@ class Store:
                 raise ValueError(f"{path} has blocks but no manifest.json; restore it, or use another directory")
             write_text(path / "manifest.json", manifest.json() + "\n")
         store = cls(path)
-        store.manifest.refuse_another(manifest, path)
+        if differing := "\n".join(store.manifest.differences(manifest)):
+            raise ValueError(
+                f"{path} holds other simulations than these:\n{differing}\nUse another directory, or the same "
+                "settings. If it is the same simulator under a new name, pass name= with the store's."
+            )
         if change := store.manifest.code_changed(manifest):
             if not same_simulator:
                 raise ValueError(
@@ -292,6 +287,7 @@ class _Work:
         self.x[rows[inside]], self.done[rows[inside]] = x[inside], True
 
 
+@dataclass(eq=False)
 class Sink:
     """Takes finished simulations, in any order, and keeps them in memory or in a store.
 
@@ -306,17 +302,15 @@ class Sink:
         same_simulator: accept a simulator whose code has changed.
     """
 
-    def __init__(
-        self,
-        n: int,
-        manifest: Manifest,
-        draw: Callable[[int], np.ndarray],
-        path: Path | None,
-        verify: bool = True,
-        same_simulator: bool = False,
-    ) -> None:
-        self.n, self.path, self.draw, self.verify, self.same_simulator = n, path, draw, verify, same_simulator
-        self.manifest, self.size = manifest, manifest.block_size
+    n: int
+    manifest: Manifest
+    draw: Callable[[int], np.ndarray]
+    path: Path | None
+    verify: bool
+    same_simulator: bool
+
+    def __post_init__(self) -> None:
+        self.size = self.manifest.block_size
         self.store: Store | None = None
         self._work: dict[int, _Work] = {}  # the blocks at work; in memory, all blocks
         self._x: np.ndarray | None = None  # in memory, all of x
