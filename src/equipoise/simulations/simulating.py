@@ -167,7 +167,7 @@ def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress
     failed: tuple[int, Failure] | None = None
     shape: tuple[int, ...] | None = None
     while more or running:
-        if more and running < pool.size:
+        if more and running < pool.capacity:
             try:
                 unit = next(units)
             except StopIteration:
@@ -220,8 +220,9 @@ def _units(sink: Sink, pending: list[int], pool: Workers) -> Iterator[Unit | Non
         (theta, rows), claimed = opened, 0
         while len(rows):
             count = len(rows)
-            if not pool.adapter.batched:  # the rows of a last block are shared out
-                count = min(-(-count // pool.size), 1 + int(UNIT_SECONDS / max(pool.seconds_per_row, 1e-9)))
+            if not pool.adapter.batched:
+                fair = count if todo else -(-count // pool.size)  # the rows of the last block are shared out
+                count = min(fair, 1 + int(UNIT_SECONDS / max(pool.seconds_per_row, 1e-9)))
             yield block, rows[:count], theta[rows[:count]]
             rows = rows[count:]
 

@@ -203,6 +203,8 @@ class Workers:
 
     def __init__(self, adapter: Adapter, seed: int, size: int) -> None:
         self.adapter, self.seed, self.size = adapter, seed, size
+        #: How many units may be under way: one more than there are processes, so that none has to wait.
+        self.capacity = 1 if size == 1 else size + 1
         #: How long a row took in the last outcome.
         self.seconds_per_row = math.inf
         self._units: dict[Future[Outcome], Unit] = {}
