@@ -284,8 +284,9 @@ def large(theta: np.ndarray) -> np.ndarray:
 
 def test_invalid_rows_refused() -> None:
     with pytest.raises(SimulationError, match="NaN or infinite") as caught:
-        eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="raise")
-    everything = eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="keep")
+        eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="raise", block_size=50)
+    everything = eq.simulate(PRIOR, sometimes_nan, 500, on_invalid="keep", block_size=50)
+    assert len(caught.value.simulations) == 50
     assert caught.value.row == int((everything.theta[:, 0] > 0.5).nonzero()[0])
     assert torch.equal(caught.value.theta, everything.theta[caught.value.row])
 

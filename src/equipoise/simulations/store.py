@@ -395,7 +395,8 @@ class Sink:
         blocks = [self._work[number] for number in sorted(self._work)]
         done = np.concatenate([work.done for work in blocks])
         theta = np.concatenate([work.theta[: len(work.done)] for work in blocks])
-        return (theta, self._x) if done.all() else (theta[done], self._x[: len(done)][done])
+        x = self._x[: len(done)]
+        return (theta, x) if done.all() else (theta[done], x[done])
 
     def _needed(self, block: int) -> int:
         """How many rows a block must have: all in a store if batches make it, else those below n."""
