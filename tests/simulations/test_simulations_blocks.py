@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
@@ -72,24 +71,6 @@ def test_a_copied_block_is_noticed(tmp_path) -> None:
     with pytest.warns(UserWarning, match="block-000001"):
         again = eq.simulate(PRIOR, noisy, 64, store=tmp_path)
     assert torch.equal(again.theta, before[0]) and torch.equal(again.x, before[1])
-
-
-def test_blocks_of_the_first_format_are_read_and_checked(tmp_path) -> None:
-    """They have one digest, of all arrays, without the number."""
-    pairs = eq.simulate(PRIOR, noisy, 64, store=tmp_path, block_size=32)
-    theta, x = pairs.theta, pairs.x.clone()
-    for file in tmp_path.glob("*.h5"):
-        with h5py.File(file, "r+") as h5:
-            digest = hashlib.blake2b(digest_size=16)
-            for array in (h5[key][:] for key in ("theta", "x", "row", "invalid")):
-                digest.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
-            h5.attrs["equipoise_format"], h5.attrs["digest"] = 1, digest.hexdigest()
-            del h5.attrs["digest_theta"], h5.attrs["digest_x"]
-    assert Store(tmp_path).check() == []
-    more = eq.simulate(PRIOR, noisy, 96, store=tmp_path)
-    assert torch.equal(more.theta[:64], theta) and torch.equal(more.x[:64], x)
-    flip(tmp_path / "block-000001.h5", "theta")
-    assert len(Store(tmp_path).check()) == 1
 
 
 def elsewhere(file: h5py.File, folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from stored_examples import PRIOR, Field, noisy
 
 import equipoise as eq
-from equipoise.simulations import Store, columns
+from equipoise.simulations import Store, simulations
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_little_is_held_in_memory(tmp_path, monkeypatch) -> None:
     """A set of 16 packed blocks (120 kB each decoded) under a cache of two of them."""
     field = Field()
     eq.simulate(PRIOR, field.simulate, 256, store=tmp_path, block_size=16)
-    monkeypatch.setattr(columns, "CACHE_BYTES", 250_000)
+    monkeypatch.setattr(simulations, "CACHE_BYTES", 250_000)
     lazy = Store(tmp_path).read(256)
     for _ in lazy.batches(32):
         assert lazy._column._cached_bytes() <= 250_000

@@ -12,7 +12,7 @@ import torch
 from stored_examples import PRIOR, blocks, noisy, one_at_a_time, same
 
 import equipoise as eq
-from equipoise.simulations import Store, sinks
+from equipoise.simulations import Store, store
 
 # --- the same pairs, from disk -------------------------------------------------------------------------------------
 
@@ -62,10 +62,10 @@ KILLER = """
 import os, random, shutil, signal, sys, time, warnings
 import numpy as np, torch
 import equipoise as eq
-from equipoise.simulations import Store, sinks
+from equipoise.simulations import Store, store
 
 torch.set_num_threads(1)  # nothing has threads yet, so that this process may fork
-sinks.SAVE_SECONDS = 0.02     # incomplete blocks are set down often, so that this is interrupted too
+store.SAVE_SECONDS = 0.02  # incomplete blocks are set down often, so that this is interrupted too
 folder, batched = sys.argv[1], sys.argv[2] == "True"
 prior = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
 
@@ -251,7 +251,7 @@ def test_priors_without_a_description_are_known_by_their_draws(tmp_path) -> None
 
 
 def test_slow_simulations_are_set_down_in_between(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sinks, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(store, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr("equipoise.simulations.simulating.UNIT_SECONDS", 0.0)
     seen = []
 

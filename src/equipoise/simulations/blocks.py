@@ -10,24 +10,16 @@ them. Values are float32 and exact; how `x` lies in the file depends on what the
 The filters belong to every HDF5 library, so any reader sees plain arrays of the right shape. A row with NaN or
 infinite values cannot be an integer: a block that has one is kept as compressed float32 instead, never altered.
 
-A block is written whole or not at all. It carries two digests, of θ and of x. Both cover the store that it belongs to
-and its number, so that a block that was copied or renamed is noticed.
+A block is written whole or not at all. It carries two digests, of θ and of x. Both cover the block's `owner`, which
+names its store and its number, so that a block that was copied or renamed is noticed.
 """
 
 from __future__ import annotations
 
 __all__ = [
-    "STORAGES",
-    "Block",
-    "CorruptBlockError",
-    "compact",
-    "dataset",
-    "invalid_rows",
-    "load_x",
-    "open_hdf5",
-    "read_block",
+    "STORAGES", "Block", "CorruptBlockError", "compact", "dataset", "invalid_rows", "load_x", "open_hdf5", "read_block",
     "write_block",
-]
+]  # fmt: skip
 
 import functools
 import hashlib
@@ -43,7 +35,7 @@ from equipoise.support.files import write_whole
 
 #: How the values of x may be kept on disk.
 STORAGES = ("float32", "bits", "integers")
-#: The block format. A reader refuses what is newer. Format 1 had one digest, of θ and x, without the number.
+#: The block format. A reader refuses what is newer.
 FORMAT = 2
 #: About how many bytes of x make a compressed chunk.
 CHUNK_BYTES = 1 << 18
@@ -106,49 +98,22 @@ def invalid_rows(x: np.ndarray) -> np.ndarray:
     return np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))
 
 
-def write_block(
-    path: Path,
-    theta: np.ndarray,
-    x: np.ndarray,
-    *,
-    storage: str,
-    owner: str,
-    number: int,
-    rows: np.ndarray | None = None,
-) -> None:
-    """Write a block.
-
-    Arguments:
-        path: its file.
-        theta: float32, with shape `(n, D)`.
-        x: float32, with shape `(n, *x_shape)`.
-        storage: one of `STORAGES`.
-        owner: the digest of the store's manifest.
-        number: of the block in its store.
-        rows: which rows of the block these are; by default the first n.
-    """
+def write_block(path: Path, theta: np.ndarray, x: np.ndarray, rows: np.ndarray, *, storage: str, owner: str) -> None:
+    """Write θ and x (float32) of the given rows of a block; `storage` is one of `STORAGES`."""
     values, invalid = compact(x, storage), invalid_rows(x)
-    rows = np.arange(len(x)) if rows is None else rows
     # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
     with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file.attrs["equipoise_format"] = FORMAT
-        file.attrs["fingerprint"] = owner
-        file.attrs["digest_theta"] = _digest(theta, rows, invalid, of=f"theta {owner} {number}")
-        file.attrs["digest_x"] = _digest(values, of=f"x {owner} {number}")
+        file.attrs["digest_theta"] = _digest(f"theta {owner}", theta, rows, invalid)
+        file.attrs["digest_x"] = _digest(f"x {owner}", values)
         file.create_dataset("theta", data=theta)
         file.create_dataset("x", data=values, **_layout(values, storage))
         file.create_dataset("row", data=rows)
         file.create_dataset("invalid", data=invalid)
 
 
-def open_hdf5(path: Path) -> h5py.File:
-    """An HDF5 file, for reading. Blocks never change in place, so that no lock is needed where none can be had."""
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        if "lock" not in str(error):
-            raise
-        return h5py.File(path, "r", locking=False)
+#: Opens an HDF5 file for reading, also on file systems that have no locks.
+open_hdf5 = functools.partial(h5py.File, mode="r", locking="best-effort")
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:
@@ -172,34 +137,26 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
     return place
 
 
-def read_block(path: Path, *, owner: str, number: int, x: bool = True) -> Block:
+def read_block(path: Path, owner: str, *, x: bool = True) -> Block:
     """Read a block and check its digests, or raise `CorruptBlockError`. Without `x` only θ is read and checked."""
     try:
         with open_hdf5(path) as file:
-            version, claimed = int(file.attrs["equipoise_format"]), str(file.attrs["fingerprint"])
+            version = int(file.attrs["equipoise_format"])
             if version > FORMAT:
                 raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
             theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
             data = dataset(file, "x")
-            length, shape = len(data), tuple(int(k) for k in data.shape[1:])
-            values = data[:] if x else None
-            stamps = {key: str(file.attrs.get(key, "")) for key in ("digest", "digest_theta", "digest_x")}
+            shape, values = (len(data), *data.shape[1:]), data[:] if x else None
+            right = str(file.attrs["digest_theta"]) == _digest(f"theta {owner}", theta, rows, invalid)
+            right &= values is None or str(file.attrs["digest_x"]) == _digest(f"x {owner}", values)
     except FileNotFoundError:
         raise
     except (OSError, KeyError, RuntimeError, TypeError) as error:
-        raise CorruptBlockError(path, f"it is truncated or no block ({_first_line(error)})") from error
-    if claimed != owner:
-        raise CorruptBlockError(path, "it belongs to another store (its fingerprint is not the manifest's)")
-    if not len(theta) == length == len(rows):
-        raise CorruptBlockError(path, f"it has {len(theta)} rows of theta, {length} of x and {len(rows)} row numbers")
-    if version == 1:
-        right = values is None or stamps["digest"] == _digest(theta, values, rows, invalid)
-    else:
-        right = stamps["digest_theta"] == _digest(theta, rows, invalid, of=f"theta {owner} {number}")
-        right = right and (values is None or stamps["digest_x"] == _digest(values, of=f"x {owner} {number}"))
-    if not right:
-        raise CorruptBlockError(path, "its content does not match its checksum")
-    return Block(theta, values, shape, rows, invalid)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CorruptBlockError(path, f"it is truncated or no block ({reason})") from error
+    if not right or len(theta) != shape[0]:
+        raise CorruptBlockError(path, "its content does not match its checksum, or it is a block of another store")
+    return Block(theta, values, tuple(map(int, shape[1:])), rows, invalid)
 
 
 def load_x(path: Path, key: str = "x", start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -216,8 +173,8 @@ def load_x(path: Path, key: str = "x", start: int = 0, stop: int | None = None) 
 def _contiguous(path: Path, key: str, stamp: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
     """Where contiguous float32 begin in a file, and their shape; None for anything else.
 
-    Rows in random order touch many files, again and again, and opening HDF5 takes several times as long as
-    mapping a file does. The stamp tells a file from one that has taken its place.
+    Remembered because opening HDF5 takes several times as long as mapping a file. The stamp tells a file from one that
+    has taken its place.
     """
     with open_hdf5(path) as file:
         data = dataset(file, key)
@@ -237,13 +194,9 @@ def _layout(values: np.ndarray, storage: str) -> dict[str, Any]:
     return layout | ({"scaleoffset": 0} if storage == "bits" and values.dtype == np.uint8 else {"shuffle": True})
 
 
-def _digest(*arrays: np.ndarray, of: str = "") -> str:
-    digest = hashlib.blake2b(of.encode(), digest_size=16)
+def _digest(owner: str, *arrays: np.ndarray) -> str:
+    digest = hashlib.blake2b(owner.encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

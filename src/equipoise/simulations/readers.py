@@ -13,33 +13,38 @@ import functools
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import torch
 
 from equipoise.support.errors import warn
 from equipoise.support.words import listed
 
 from .blocks import GZIP_RATIO, dataset, invalid_rows, load_x, open_hdf5
-from .columns import Column, Segment
-from .simulations import Simulations, check_on_invalid, without_invalid
+from .simulations import Column, Segment, Simulations, check_on_invalid, without_invalid
 from .store import Store
 
 #: Names under which the two arrays are found in the wild, the usual one first.
 THETA_NAMES = ("theta", "thetas", "parameters", "params")
 X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
-TABLES = (".csv", ".parquet", ".pq")
 #: About how many bytes of a file are read at once.
 PIECE_BYTES = 1 << 25
+_Pairs = tuple[np.ndarray, Column]
 
 
-def is_table(path: str | Path) -> bool:
-    """Whether a file is a table, whose x is a row of numbers whatever its shape was."""
-    return Path(path).suffix.lower() in TABLES
+@dataclass(frozen=True)
+class _Asked:
+    """Where in a file to find θ and x, as in `read_simulations`."""
+
+    x_path: str | Path | None = None
+    theta_key: str | None = None
+    x_key: str | None = None
+    theta_columns: Sequence[str] | None = None
+    x_columns: Sequence[str] | None = None
 
 
 def read_simulations(
@@ -82,41 +87,22 @@ def read_simulations(
         Simulations(10 pairs, theta (2,), x (5,))
     """
     check_on_invalid(on_invalid)
-    path = Path(path)
+    path, asked = Path(path), _Asked(x_path, theta_key, x_key, theta_columns, x_columns)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or directory {path}")
-    suffix = path.suffix.lower()
-    is_store = path.is_dir() and (path / "manifest.json").exists()
-    if (theta_key, x_key) != (None, None) and (is_store or suffix in (".npy", *TABLES)):
+    suffix, is_store = path.suffix.lower(), (path / "manifest.json").exists()
+    read = _directory if path.is_dir() else FORMATS.get(suffix)
+    if read is None:
+        raise ValueError(f"cannot tell what {path} is from its name; known are directories, {', '.join(FORMATS)}")
+    if (theta_key, x_key) != (None, None) and (is_store or read in (_npy, _table)):
         raise ValueError(f"theta_key and x_key are for .npz and HDF5 files; {path} has no keys")
     if is_store and x_shape is not None:
         raise ValueError(f"x_shape is for files; the store {path} knows the shape of its x")
     if is_store:
         return Store(path).read(n, on_invalid=on_invalid)
-    if x_path is not None and suffix != ".npy":
+    if x_path is not None and read is not _npy:
         raise ValueError(f"x_path is for pairs of .npy files; {path} holds both theta and x")
-    if path.is_dir():
-        theta, x = _directory(path, theta_key, x_key)
-    elif suffix in (".h5", ".hdf5", ".hdf", ".he5"):
-        theta, x = _hdf5([path], theta_key, x_key)
-    elif suffix == ".npz":
-        theta, x = _npz(path, theta_key, x_key)
-    elif suffix == ".npy":
-        theta, x = _npy_pair(path, x_path)
-    elif suffix in TABLES:
-        theta, x = _table(path, theta_columns, x_columns)
-    else:
-        raise ValueError(
-            f"cannot tell what {path} is from its name; known are directories, .h5, .hdf5, .npz, .npy, .csv and "
-            ".parquet"
-        )
-    return _pairs(path, theta, x, x_shape, n, on_invalid)
-
-
-def _pairs(
-    path: Path, theta: np.ndarray, x: Column, x_shape: Sequence[int] | None, n: int | None, on_invalid: str
-) -> Simulations:
-    """Check what was read, and find the invalid rows."""
+    theta, x = read(path, asked)
     theta = _numbers(theta, "theta", path)
     theta = theta[:, None] if theta.ndim == 1 else theta
     if theta.ndim != 2:
@@ -125,31 +111,31 @@ def _pairs(
         raise ValueError(f"theta in {path} has {len(theta)} rows and x has {len(x)}; they must come in pairs")
     if not len(theta):
         raise ValueError(f"{path} has no rows")
-    x = _reshaped(x, path, x_shape)
-    if n is not None:
-        if not 1 <= n <= len(theta):
-            raise ValueError(f"{path} has {len(theta)} rows, {n} were asked for")
-        theta = theta[:n]
-    invalid = ~np.isfinite(theta).all(1)
+    if n is not None and not 1 <= n <= len(theta):
+        raise ValueError(f"{path} has {len(theta)} rows, {n} were asked for")
+    theta, x = theta[:n], _reshaped(x, path, x_shape)
+    invalid = [invalid_rows(theta)]
     start = 0
     for piece in x.pieces(np.arange(len(theta))):
-        invalid[start + invalid_rows(piece)] = True
+        invalid.append(start + invalid_rows(piece))
         start += len(piece)
-    return without_invalid(torch.from_numpy(theta), x, np.flatnonzero(invalid), on_invalid, what=f"rows of {path}")
+    return without_invalid(theta, x, np.unique(np.concatenate(invalid)), on_invalid, what=f"rows of {path}")
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file is a table, whose x is a row of numbers whatever its shape was."""
+    return FORMATS.get(Path(path).suffix.lower()) is _table
 
 
 def _reshaped(x: Column, path: Path, x_shape: Sequence[int] | None) -> Column:
     """Each row of x in the shape that was asked for, as float32; scalars become vectors of one."""
     shape = tuple(x_shape) if x_shape is not None else x.shape or (1,)
-    sizes = [int(np.prod(s, dtype=np.int64)) for s in (x.shape, shape)]
-    if sizes[0] != sizes[1] or min(shape, default=1) < 0:
-        numbers = f"each x in {path} has {sizes[0]} numbers, as {x.shape}"
-        raise ValueError(f"{numbers}, and cannot be reshaped to {shape}")
-    segments = [Segment(s.rows, functools.partial(_load_reshaped, s, shape, path)) for s in x.segments]
-    return Column(segments, shape)
+    if math.prod(x.shape) != math.prod(shape) or min(shape, default=1) < 0:
+        raise ValueError(f"each x in {path} has shape {x.shape}, and cannot be reshaped to {shape}")
+    return Column([Segment(s.rows, functools.partial(_load, s, shape, path)) for s in x.segments], shape)
 
 
-def _load_reshaped(segment: Segment, shape: tuple[int, ...], path: Path) -> np.ndarray:
+def _load(segment: Segment, shape: tuple[int, ...], path: Path) -> np.ndarray:
     return _numbers(segment.load(), "x", path).reshape(segment.rows, *shape)
 
 
@@ -161,55 +147,48 @@ def _numbers(array: np.ndarray, name: str, path: Path) -> np.ndarray:
         return array.astype(np.float32, copy=False)
 
 
-def _directory(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
+def _directory(path: Path, asked: _Asked) -> _Pairs:
     files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".h5", ".hdf5") and not p.name.startswith("."))
     if files:
-        return _hdf5(files, theta_key, x_key)
+        return _hdf5_files(files, asked)
     if (path / "theta.npy").exists() and (path / "x.npy").exists():
-        return _npy_pair(path / "theta.npy", path / "x.npy")
-    there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+        return _npy(path / "theta.npy", _Asked(x_path=path / "x.npy"))
+    there = listed(sorted(p.name for p in path.iterdir()), most=8) or "nothing"
     raise ValueError(f"{path} has neither manifest.json, nor HDF5 files, nor theta.npy and x.npy; there is {there}")
 
 
-def _hdf5(paths: list[Path], theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
-    thetas, segments, shapes = [], [], []
-    for path in paths:
-        try:
-            with open_hdf5(path) as file:
-                keys: list[str] = []
-                file.visititems(
-                    lambda key, item, keys=keys: keys.append(key) if isinstance(item, h5py.Dataset) else None
-                )
-                theta_name, x_name = _keys(path, keys, theta_key, x_key)
-                thetas.append(np.asarray(dataset(file, theta_name)[()]))
-                data = dataset(file, x_name)
-                if data.ndim == 0 or thetas[-1].ndim == 0:
-                    raise ValueError(f"theta and x in {path} should have rows; one of them is a single number")
-                rows, shape = len(data), tuple(data.shape[1:])
-                row_bytes = max(1, data.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
-        except OSError as error:
-            raise ValueError(f"{path} is not an HDF5 file, or is truncated ({str(error).splitlines()[0]})") from error
-        if len(thetas[-1]) != rows:
-            raise ValueError(f"theta in {path} has {len(thetas[-1])} rows and x has {rows}; they must come in pairs")
-        shapes.append(shape)
-        step = max(1, PIECE_BYTES // row_bytes)
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
-            segments.append(Segment(stop - start, functools.partial(load_x, path, x_name, start, stop)))
-    for path, theta, shape in zip(paths, thetas, shapes, strict=True):
-        if shape != shapes[0] or theta.shape[1:] != thetas[0].shape[1:]:
+def _hdf5_files(paths: list[Path], asked: _Asked) -> _Pairs:
+    files = [_hdf5(path, asked) for path in paths]
+    (first_theta, first_x), first = files[0], paths[0]
+    for path, (theta, x) in zip(paths, files, strict=True):
+        if len(theta) != len(x):
+            raise ValueError(f"theta in {path} has {len(theta)} rows and x has {len(x)}; they must come in pairs")
+        if x.shape != first_x.shape or theta.shape[1:] != first_theta.shape[1:]:
             raise ValueError(
-                f"{path} has theta and x of shapes {theta.shape[1:]} and {shape} per row, but {paths[0]} has "
-                f"{thetas[0].shape[1:]} and {shapes[0]}"
+                f"{path} has theta and x of shapes {theta.shape[1:]} and {x.shape} per row, but {first} has "
+                f"{first_theta.shape[1:]} and {first_x.shape}"
             )
-    return np.concatenate(thetas), Column(segments, shapes[0])
+    segments = [segment for _, x in files for segment in x.segments]
+    return np.concatenate([theta for theta, _ in files]), Column(segments, first_x.shape)
 
 
-def _npz(path: Path, theta_key: str | None, x_key: str | None) -> tuple[np.ndarray, Column]:
+def _hdf5(path: Path, asked: _Asked) -> _Pairs:
+    keys: list[str] = []
+    try:
+        with open_hdf5(path) as file:
+            file.visititems(lambda key, item: keys.append(key) if isinstance(item, h5py.Dataset) else None)
+            theta_key, x_key = _keys(path, keys, asked)
+            theta, data = np.atleast_1d(dataset(file, theta_key)[()]), dataset(file, x_key)
+            return theta, _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
+    except OSError as error:
+        raise ValueError(f"{path} is not an HDF5 file, or is truncated ({str(error).splitlines()[0]})") from error
+
+
+def _npz(path: Path, asked: _Asked) -> _Pairs:
     try:
         with zipfile.ZipFile(path) as file:
             names = [name.removesuffix(".npy") for name in file.namelist()]
-            theta, x = (_member(file, name, path) for name in _keys(path, names, theta_key, x_key))
+            theta, x = (_member(file, name, path) for name in _keys(path, names, asked))
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
         raise ValueError(f"{path} is not an .npz file, or is damaged ({error})") from error
     return theta, _array_column(x, path)
@@ -229,60 +208,60 @@ def _member(file: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
         return npy.read_array(member, allow_pickle=False)
 
 
-def _npy_pair(path: Path, x_path: str | Path | None) -> tuple[np.ndarray, Column]:
-    if x_path is None:
+def _npy(path: Path, asked: _Asked) -> _Pairs:
+    if asked.x_path is None:
         raise ValueError(
             f"{path} holds one array; give the file of x too: read_simulations('theta.npy', 'x.npy'), "
             "in the shell --x x.npy"
         )
-    x_path = Path(x_path)
-    if not x_path.exists():
-        raise FileNotFoundError(f"there is no file {x_path}")
     arrays = []
-    for file in (path, x_path):
+    for file in (path, Path(asked.x_path)):
         try:
             arrays.append(np.load(file, mmap_mode="r", allow_pickle=False))
+        except FileNotFoundError:
+            raise
         except (ValueError, OSError, EOFError) as error:
             raise ValueError(f"{file} cannot be read as an array of numbers: {error}") from error
-    return np.array(arrays[0]), _array_column(arrays[1], x_path)
-
-
-def _unpickled(file: Any, key: str, path: Path) -> np.ndarray:
-    try:
-        return np.asarray(file[key])
-    except ValueError as error:
-        raise ValueError(f"{key!r} in {path} holds Python objects, not an array of numbers") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{key!r} in {path} is damaged ({error})") from error
+    return np.array(arrays[0]), _array_column(arrays[1], Path(asked.x_path))
 
 
 def _array_column(array: np.ndarray, path: Path) -> Column:
-    if array.ndim == 0:
+    return _column(array, path, lambda start, stop: functools.partial(np.asanyarray, array[start:stop]))
+
+
+def _column(data: Any, path: Path, load: Callable[[int, int], Callable[[], np.ndarray]]) -> Column:
+    """The rows of an array or dataset, in pieces; `load(start, stop)` gives what loads one of them."""
+    if data.ndim == 0:
         raise ValueError(f"x in {path} is a single number; it should have one row per simulation")
-    step = max(1, PIECE_BYTES * len(array) // max(1, array.nbytes))
-    pieces = [array[start : start + step] for start in range(0, len(array), step)]
-    return Column([Segment(len(p), functools.partial(np.asanyarray, p)) for p in pieces], array.shape[1:])
+    step = max(1, PIECE_BYTES * len(data) // max(1, data.nbytes))
+    ends = [(start, min(start + step, len(data))) for start in range(0, len(data), step)]
+    return Column([Segment(stop - start, load(start, stop)) for start, stop in ends], data.shape[1:])
 
 
-def _table(
-    path: Path, theta_columns: Sequence[str] | None, x_columns: Sequence[str] | None
-) -> tuple[np.ndarray, Column]:
+def _table(path: Path, asked: _Asked) -> _Pairs:
     frame = _frame(path)
-    names = list(frame.columns)
-    theta_columns = _columns(path, names, theta_columns, "theta")
-    x_columns = _columns(path, names, x_columns, "x")
+    theta_columns = _columns(path, frame, asked.theta_columns, "theta")
+    x_columns = _columns(path, frame, asked.x_columns, "x")
     if both := set(theta_columns) & set(x_columns):
         raise ValueError(f"{', '.join(sorted(both))} of {path} cannot be both parameters and data")
     return _numeric(path, frame, theta_columns), _array_column(_numeric(path, frame, x_columns), path)
 
 
+#: How a file is read, by its suffix.
+FORMATS: dict[str, Callable[[Path, _Asked], _Pairs]] = {
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), _hdf5),
+    ".npz": _npz,
+    ".npy": _npy,
+    **dict.fromkeys((".csv", ".parquet", ".pq"), _table),
+}
+
+
 def read_observed(path: Path, x_columns: Sequence[str] | None, width: int) -> np.ndarray:
     """Rows of x in a table, which may have no other columns; with shape `(N, width)` if that is how many there are."""
     frame = _frame(path)
-    names = list(frame.columns)
-    if x_columns is None and len(names) == width:
-        x_columns = names
-    return _numeric(path, frame, _columns(path, names, x_columns, "x"))
+    if x_columns is None and len(frame.columns) == width:
+        x_columns = list(frame.columns)
+    return _numeric(path, frame, _columns(path, frame, x_columns, "x"))
 
 
 def _frame(path: Path) -> Any:
@@ -309,7 +288,8 @@ def _numeric(path: Path, frame: Any, columns: Sequence[str]) -> np.ndarray:
     return np.asarray(frame[list(columns)].to_numpy(np.float64))
 
 
-def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: str) -> list[str]:
+def _columns(path: Path, frame: Any, wanted: Sequence[str] | None, what: str) -> list[str]:
+    names = list(frame.columns)
     if wanted is None:
         found = [c for c in names if c == what or c.startswith(f"{what}_")]
         if not found:
@@ -326,29 +306,26 @@ def _columns(path: Path, names: list[str], wanted: Sequence[str] | None, what: s
     return wanted
 
 
-def _keys(path: Path, keys: Iterable[str], theta_key: str | None, x_key: str | None) -> tuple[str, str]:
+def _keys(path: Path, keys: list[str], asked: _Asked) -> tuple[str, str]:
     """The names of θ and x in a file. Unusual names are accepted if there is one candidate; a warning says which."""
-    keys = list(keys)
-    found = []
-    for what, asked, names in (("theta", theta_key, THETA_NAMES), ("x", x_key, X_NAMES)):
-        if asked is not None:
-            if asked not in keys:
-                raise ValueError(f"{path} has no key {asked!r}; there are {_quoted(keys)}")
-            found.append(asked)
-            continue
-        candidates = [what] if what in keys else [k for k in keys if k.lower() in names]
-        if len(candidates) != 1:
-            raise ValueError(
-                f"{path} has no key {what!r}; there are {_quoted(keys)}. Say which it is with {what}_key='…', in the "
-                f"shell --{what}-key."
-            )
-        found.append(candidates[0])
-        if candidates[0] != what:
-            warn(
-                f"reading {candidates[0]!r} of {path} as {what}; pass {what}_key={candidates[0]!r} to say so, in the "
-                f"shell --{what}-key {candidates[0]}"
-            )
-    return found[0], found[1]
+    return _key(path, keys, asked.theta_key, "theta", THETA_NAMES), _key(path, keys, asked.x_key, "x", X_NAMES)
+
+
+def _key(path: Path, keys: list[str], asked: str | None, what: str, names: Sequence[str]) -> str:
+    if asked is not None and asked not in keys:
+        raise ValueError(f"{path} has no key {asked!r}; there are {_quoted(keys)}")
+    if asked is not None or what in keys:
+        return asked or what
+    candidates = [k for k in keys if k.lower() in names]
+    if len(candidates) != 1:
+        raise ValueError(
+            f"{path} has no key {what!r}; there are {_quoted(keys)}. Say which it is with {what}_key='…', in the "
+            f"shell --{what}-key."
+        )
+    (found,) = candidates
+    option = f"{what}_key={found!r} to say so, in the shell --{what}-key {found}"
+    warn(f"reading {found!r} of {path} as {what}; pass {option}")
+    return found
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 __all__ = ["SimulationError", "simulate"]
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,8 @@ from .blocks import STORAGES, invalid_rows
 from .identity import simulator_name, source_parts
 from .probing import PROBES, adapt
 from .simulations import Simulations, check_on_invalid, how_invalid
-from .simulators import Failure, Outcome, seed_globals
-from .sinks import MemorySink, Sink, StoreSink
-from .store import Manifest
-from .workers import Inline, Workers
+from .simulators import Failure, Unit, Workers, seed_globals
+from .store import Manifest, Sink
 
 #: Rows per block unless the caller says otherwise.
 BLOCK_SIZE = 1024
@@ -145,19 +142,17 @@ def simulate(
         source=source,
         version=None if version is None else str(version),
     )
-    sink = MemorySink(n, manifest, draw) if path is None else StoreSink(n, manifest, draw, path, verify, same_simulator)
-    pool: Inline | Workers | None = None
+    sink = Sink(n, manifest, draw, path, verify, same_simulator)
+    pool: Workers | None = None
     try:
         pending = sink.pending()
         size = min(workers, len(pending) if adapter.batched else len(pending) * block_size)
-        pool = Workers(adapter, int(seed), size) if size > 1 else Inline(adapter, int(seed))
+        pool = Workers(adapter, int(seed), max(size, 1))
         with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
             bar.advance(0)
-            _work(_Units(sink, pending, whole=adapter.batched), pool, sink, bar, block_size, on_invalid)
-    except BaseException as error:
+            _work(_units(sink, pending, pool), pool, sink, bar, on_invalid)
+    except BaseException:
         sink.save()
-        if isinstance(error, KeyboardInterrupt):
-            error.simulations = sink.finished()  # type: ignore[attr-defined]
         raise
     finally:
         if pool is not None:
@@ -166,77 +161,70 @@ def simulate(
     return sink.result(on_invalid)
 
 
-def _work(units: _Units, pool: Inline | Workers, sink: Sink, bar: Progress, block_size: int, on_invalid: str) -> None:
+def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress, on_invalid: str) -> None:
     """Keep the pool busy until every block is complete or something fails."""
-    running, invalid = 0, 0
-    failed: tuple[int, Failure, str] | None = None
+    running, invalid, more = 0, 0, True
+    failed: tuple[int, Failure] | None = None
     shape: tuple[int, ...] | None = None
-    while True:
-        while running < pool.size and failed is None and (unit := units.next(pool.size)) is not None:
-            pool.submit(unit)
-            running += 1
-        if not running:
-            if failed is not None or not units.claimed:
-                break
-            time.sleep(0.1)  # what is left is being simulated by other processes
-            continue
+    while more or running:
+        if more and running < pool.capacity:
+            try:
+                unit = next(units)
+            except StopIteration:
+                more = False
+                continue
+            if unit is not None:
+                pool.submit(unit)
+                running += 1
+                continue
+            if not running:
+                time.sleep(0.1)  # what is left is being simulated by other processes
+                continue
         outcome = pool.outcome()
         running -= 1
-        units.learn(outcome)
-        failure = outcome.failure
-        if len(outcome.x):
-            shape = outcome.x.shape[1:] if shape is None else shape
-            if outcome.x.shape[1:] != shape:
-                reason = f"the simulator returned shape {outcome.x.shape[1:]} here and {shape} before"
-                failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason, "")
-            else:
-                sink.put(outcome.block, outcome.rows, outcome.x)
-                bad = invalid_rows(outcome.x)
-                invalid += len(bad)
-                bar.advance(len(outcome.x), f"{invalid} invalid" if invalid else "")
-                if len(bad) and on_invalid == "raise" and failure is None:
-                    reason = f"x has {how_invalid(outcome.x[bad[:1]])}, and on_invalid='raise'"
-                    failure = Failure(int(outcome.rows[bad[0]]), outcome.theta[bad[0]], reason, "")
+        x, failure = outcome.x, outcome.failure
+        if len(x) and shape is None:
+            shape = x.shape[1:]
+        if len(x) and x.shape[1:] != shape:
+            reason = f"the simulator returned shape {x.shape[1:]} here and {shape} before"
+            failure = Failure(int(outcome.rows[0]), outcome.theta[0], reason)
+        elif len(x):
+            sink.put(outcome.block, outcome.rows, x)
+            bad = invalid_rows(x)
+            invalid += len(bad)
+            bar.advance(len(x), f"{invalid} invalid" if invalid else "")
+            if len(bad) and on_invalid == "raise" and failure is None:
+                reason = f"x has {how_invalid(x[bad[:1]])}, and on_invalid='raise'"
+                failure = Failure(int(outcome.rows[bad[0]]), outcome.theta[bad[0]], reason)
         if failure is not None and failed is None:
-            failed = (outcome.block, failure, f"Simulation {outcome.block * block_size + failure.row} failed")
+            failed, more = (outcome.block, failure), False
     if failed is not None:
-        block, failure, what = failed
-        raise _error(failure, block * block_size, sink, what)
+        row = failed[0] * sink.size + failed[1].row
+        raise _error(failed[1], row, sink, f"Simulation {row} failed")
 
 
-class _Units:
-    """Cuts blocks into units of work: whole blocks for simulators that take batches, else some rows at a time."""
+def _units(sink: Sink, pending: list[int], pool: Workers) -> Iterator[Unit | None]:
+    """Cut blocks into units of work: whole blocks for simulators that take batches, else some rows at a time.
 
-    def __init__(self, sink: Sink, pending: list[int], whole: bool) -> None:
-        self.sink, self.whole = sink, whole
-        self.todo, self.claimed = deque(pending), deque[int]()
-        self.block, self.theta, self.rows = -1, np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        self.seconds_per_row = math.inf  # not known yet
-
-    def learn(self, outcome: Outcome) -> None:
-        """Remember how long a row takes."""
-        if len(outcome.x):
-            self.seconds_per_row = outcome.seconds / len(outcome.x)
-
-    def next(self, workers: int) -> tuple[int, np.ndarray, np.ndarray] | None:
-        """The next unit; None if there is none, or none that another process has not claimed."""
-        if not self.todo and self.claimed:
-            self.todo, self.claimed = self.claimed, deque()
-        while not len(self.rows):
-            if not self.todo:
-                return None
-            block = self.todo.popleft()
-            opened = self.sink.open(block)
-            if opened is None:
-                self.claimed.append(block)
-            else:
-                self.block, (self.theta, self.rows) = block, opened
-        count = len(self.rows)
-        if not self.whole:
-            fair = -(-count // workers)  # the rows of a last block are shared out
-            count = min(fair, 1 + int(UNIT_SECONDS / max(self.seconds_per_row, 1e-9)))
-        rows, self.rows = self.rows[:count], self.rows[count:]
-        return self.block, rows, self.theta[rows]
+    Blocks that other processes have claimed come last. None is given where all that are left are claimed.
+    """
+    todo, claimed = deque(pending), 0
+    while todo:
+        block = todo.popleft()
+        if (opened := sink.open(block)) is None:
+            todo.append(block)
+            claimed = (claimed + 1) % len(todo)
+            if not claimed:
+                yield None
+            continue
+        (theta, rows), claimed = opened, 0
+        while len(rows):
+            count = len(rows)
+            if not pool.adapter.batched:
+                fair = count if todo else -(-count // pool.size)  # the rows of the last block are shared out
+                count = min(fair, 1 + int(UNIT_SECONDS / max(pool.seconds_per_row, 1e-9)))
+            yield block, rows[:count], theta[rows[:count]]
+            rows = rows[count:]
 
 
 def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
@@ -249,10 +237,10 @@ def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
     return theta
 
 
-def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> SimulationError:
+def _error(failure: Failure, row: int, sink: Sink | None, what: str) -> SimulationError:
     finished, theta = None if sink is None else sink.finished(), torch.as_tensor(failure.theta)
     message = f"{what} at theta = {theta.tolist()}: {failure.reason}"
-    if isinstance(sink, StoreSink):
+    if sink is not None and sink.path is not None:
         message += (
             f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
             "if you fix the simulator."
@@ -261,7 +249,7 @@ def _error(failure: Failure, start: int, sink: Sink | None, what: str) -> Simula
         message += f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
     if sink is not None:
         message += "\nA simulator that cannot simulate some parameters may return NaN for them."
-    error = SimulationError(message, start + failure.row, theta, finished)
+    error = SimulationError(message, row, theta, finished)
     if failure.trace:
         error.add_note(f"The simulator's own traceback:\n{failure.trace}")
     return error

@@ -1,8 +1,8 @@
 """Pairs (θ, x), in memory or on disk, behind one class.
 
 `Simulations` behaves the same whether `x` is a tensor or lies in files: `pairs[index]` gives tensors,
-`pairs.batches()` visits everything in random order. What lies in files is read through a `Column`, which keeps the
-blocks it read last.
+`pairs.batches()` visits everything in random order. What lies in files is read through a `Column`, segment by segment;
+it keeps the segments it read last.
 
 **Random order beyond memory.** Rows that are read one by one from all over a disk are slow. `batches` therefore
 shuffles the blocks, takes as many of them as fit a window, and shuffles the rows of the window together; the last
@@ -13,11 +13,13 @@ blocks of a window change with the seed.
 
 from __future__ import annotations
 
-__all__ = ["Simulations", "check_on_invalid", "how_invalid", "without_invalid"]
+__all__ = ["Column", "Segment", "Simulations", "check_on_invalid", "how_invalid", "without_invalid"]
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -29,32 +31,109 @@ from equipoise.support.arrays import TOO_LARGE, plain
 from equipoise.support.errors import InvalidSimulationsWarning, warn
 from equipoise.support.files import write_whole
 
-from . import columns
 from .blocks import STORAGES, compact
-from .columns import Column, RowsOf, column, groups
 
 #: x that takes no more bytes than this is read as a whole when somebody wants to train on it.
 IN_MEMORY = 1 << 30
-#: How many invalid rows are looked at for what is wrong with them.
-LOOK = 1024
+#: Bytes of decoded blocks that a column keeps, and of one window of `batches`.
+CACHE_BYTES = 1 << 28
+#: A memory map holds a file open, and systems allow about a thousand open files.
+CACHE_FILES = 256
+
+
+class Segment(NamedTuple):
+    """Rows that are loaded together: one block, one file, or a piece of a long file."""
+
+    rows: int
+    load: Callable[[], np.ndarray]
+
+
+class Column:
+    """Rows of one quantity, with the given shape, in consecutive segments, each loaded when it is needed."""
+
+    def __init__(self, segments: Sequence[Segment], shape: Sequence[int]) -> None:
+        self.segments, self.shape = list(segments), tuple(int(k) for k in shape)
+        self.starts = np.concatenate([[0], np.cumsum([s.rows for s in self.segments])]).astype(np.int64)
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:  # workers of a data loader open the files themselves
+        return {**self.__dict__, "_cache": OrderedDict()}
+
+    def groups(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of a segment, where its rows stand among the given ones), for each segment that occurs, ascending."""
+        labels = np.searchsorted(self.starts, rows, side="right") - 1
+        order = np.argsort(labels, kind="stable")
+        values, starts = np.unique(labels[order], return_index=True)
+        yield from zip(values.tolist(), np.split(order, starts[1:]) if len(rows) else [], strict=True)
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The given rows, in the given order, float32 with shape `(len(rows), *shape)`."""
+        out = np.empty((len(rows), *self.shape), np.float32)
+        for number, places in self.groups(rows):
+            out[places] = self._segment(number)[rows[places] - self.starts[number]]
+        return out
+
+    def pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """The given rows, which must be sorted, segment by segment and in the dtype they are kept in."""
+        for number, places in self.groups(rows):
+            yield self._segment(number)[rows[places] - self.starts[number]]
+
+    def _segment(self, number: int) -> np.ndarray:
+        if number in self._cache:
+            self._cache.move_to_end(number)
+            return self._cache[number]
+        array = self._cache[number] = self.segments[number].load()
+        while len(self._cache) > 1 and (len(self._cache) > CACHE_FILES or self._cached_bytes() > CACHE_BYTES):
+            self._cache.popitem(last=False)
+        return array
+
+    def _cached_bytes(self) -> int:
+        return sum(0 if isinstance(a, np.memmap) else a.nbytes for a in self._cache.values())
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOf:
+    """Rows of a column as an array, float32, that reads them when they are asked for."""
+
+    column: Column
+    rows: np.ndarray
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.column.shape)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """The row of an integer, or those of a slice or an array."""
+        rows = self.rows[index]
+        return self.column.take(np.atleast_1d(rows)).reshape(*np.shape(rows), *self.column.shape)
 
 
 def without_invalid(
-    theta: Tensor, x: Tensor | Column, invalid: np.ndarray, on_invalid: str, *, storage: str = "float32", what: str
+    theta: np.ndarray,
+    x: np.ndarray | Column,
+    invalid: np.ndarray,
+    on_invalid: str,
+    storage: str = "float32",
+    what: str = "simulations",
 ) -> Simulations:
     """The pairs (θ, x), with what `on_invalid` says done to the rows listed in `invalid`."""
-    check_on_invalid(on_invalid)
-    count, total = len(invalid), len(theta)
-    rows = np.arange(total)
-    some = invalid[:LOOK]
-    trouble = how_invalid(x.take(some) if isinstance(x, Column) else x[some].numpy()) if count else ""
-    if count and on_invalid == "raise":
+    count, total, rows = len(invalid), len(theta), np.arange(len(theta))
+    if count and on_invalid != "keep":
+        some = invalid[:1024]  # are looked at for what is wrong with them
+        trouble = how_invalid(x.take(some) if isinstance(x, Column) else x[some])
         first = int(invalid[0])
-        raise ValueError(
-            f"{count} of {total} {what} have {trouble}; the first is row {first} at theta = "
-            f"{theta[first].tolist()}. Fix them, or pass on_invalid='drop' to leave them out."
-        )
-    if count and on_invalid == "drop":
+        if on_invalid == "raise":
+            raise ValueError(
+                f"{count} of {total} {what} have {trouble}; the first is row {first} at theta = "
+                f"{theta[first].tolist()}. Fix them, or pass on_invalid='drop' to leave them out."
+            )
         if count == total:
             raise ValueError(f"all {total} {what} have {trouble}; nothing is left to learn from")
         warn(
@@ -64,11 +143,12 @@ def without_invalid(
             InvalidSimulationsWarning,
         )
         rows = np.setdiff1d(rows, invalid, assume_unique=True)
+    kept = theta if len(rows) == total else theta[rows]
     if isinstance(x, Column):
-        return Simulations._of(theta[rows], x, rows, storage, theta[invalid])
-    kept = (theta, x) if len(rows) == total else (theta[rows], x[rows])
-    pairs = Simulations(*kept, storage=storage)
-    pairs.invalid_theta = theta[invalid]
+        pairs = Simulations._of(torch.from_numpy(kept), x, rows, storage)
+    else:
+        pairs = Simulations(kept, x if len(rows) == total else x[rows], storage=storage)
+    pairs.invalid_theta = torch.from_numpy(theta[invalid])
     return pairs
 
 
@@ -126,15 +206,15 @@ class Simulations:
             raise ValueError(f"theta has {len(theta)} rows and x has {len(x)}; they must come in pairs")
         if storage not in STORAGES:
             raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
-        self.theta, self._x, self._column, self._rows = theta, x, column(x), np.arange(len(x))
-        self.storage, self.invalid_theta = storage, theta[:0]
+        self.theta, self._x, self.storage, self.invalid_theta = theta, x, storage, theta[:0]
+        self._column, self._rows = Column([Segment(len(x), x.numpy)], x.shape[1:]), np.arange(len(x))
 
     @classmethod
-    def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str, invalid_theta: Tensor) -> Simulations:
+    def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str) -> Simulations:
         """Rows of a column, read when they are asked for."""
         self = cls.__new__(cls)
         self.theta, self._column, self._rows, self.storage = theta, x, rows, storage
-        self.invalid_theta, self._x = invalid_theta, None
+        self.invalid_theta, self._x = theta[:0], None
         return self
 
     def __len__(self) -> int:
@@ -208,13 +288,12 @@ class Simulations:
         """
         if any(size < 0 for size in sizes) or sum(sizes) > len(self):
             raise ValueError(f"cannot take parts of sizes {sizes} from {len(self)} pairs")
-        ends = np.cumsum(sizes)
-        return tuple(self._part(slice(int(end) - size, int(end))) for size, end in zip(sizes, ends, strict=True))
-
-    def _part(self, which: slice) -> Simulations:
-        part = Simulations._of(self.theta[which], self._column, self._rows[which], self.storage, self.theta[:0])
-        part._x = None if self._x is None else self._x[which]
-        return part
+        parts = []
+        for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True):
+            which = slice(end - size, end)
+            parts.append(Simulations._of(self.theta[which], self._column, self._rows[which], self.storage))
+            parts[-1]._x = None if self._x is None else self._x[which]
+        return tuple(parts)
 
     def batches(
         self, batch_size: int = 256, *, seed: int | None = 0, window: int | None = None, drop_last: bool = False
@@ -253,8 +332,8 @@ class Simulations:
             yield rng.permutation(len(self))
             return
         row_bytes = 4 * int(np.prod(self.x_shape, dtype=np.int64))
-        window = max(1, columns.CACHE_BYTES // row_bytes) if window is None else window
-        segments = [places for _, places in groups(self._column.segment_of(self._rows))]
+        window = max(1, CACHE_BYTES // row_bytes) if window is None else window
+        segments = [places for _, places in self._column.groups(self._rows)]
         gathered: list[np.ndarray] = []
         for number in rng.permutation(len(segments)):
             gathered.append(segments[number])

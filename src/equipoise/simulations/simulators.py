@@ -8,26 +8,46 @@ list or a number, of any fixed shape.
 at a time) the row. From it come the integer given as `seed` and the states of the global generators of `random`,
 NumPy and torch, which are set before each call, and given back to the caller as they were. So nothing depends on
 which process simulates what, or in which order.
+
+**Processes.** loky starts fresh Python interpreters. They neither inherit threads that do not exist in them, as forked
+ones do, nor import the user's script again, so that no `if __name__ == "__main__"` is needed. The simulator travels by
+value with cloudpickle: lambdas, closures, functions of a notebook or script.
 """
 
 from __future__ import annotations
 
-__all__ = ["Adapter", "Failure", "Outcome", "as_array", "one_line", "seed_globals"]
+__all__ = ["Adapter", "Failure", "Outcome", "Unit", "Workers", "one_line", "seed_globals"]
 
 import functools
+import math
+import os
+import pickle
 import random
+import re
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import torch
+from loky.process_executor import BrokenProcessPool, ProcessPoolExecutor  # type: ignore[import-untyped]
 from torch import Tensor
 
 from equipoise.support import randomness
 from equipoise.support.arrays import plain
+from equipoise.support.devices import cores
+
+#: A unit of work: the number of a block, some of its rows, and their θ with shape `(len(rows), D)`.
+Unit = tuple[int, np.ndarray, np.ndarray]
+_NOTHING = np.empty((0, 0), np.float32)
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_payload = b""  # in a worker: the pickled adapter and seed
 
 
 def seed_globals(seed: int, *path: str | int) -> int:
@@ -51,7 +71,7 @@ def _has_cuda() -> bool:
 class Failure(RuntimeError):
     """A simulation that raised: at which row of its block, at which θ, and why. It travels between processes."""
 
-    def __init__(self, row: int, theta: np.ndarray, reason: str, trace: str) -> None:
+    def __init__(self, row: int, theta: np.ndarray, reason: str, trace: str = "") -> None:
         super().__init__(row, theta, reason, trace)
         self.row, self.theta, self.reason, self.trace = row, theta, reason, trace
 
@@ -81,29 +101,22 @@ class Adapter:
         """Simulate the given rows of a block; `theta`, with shape `(len(rows), D)`, are their parameters."""
         started = time.monotonic()
         with randomness.undisturbed():
-            if self.batched:
-                x, failure = self._run_batch(seed, block, theta)
-            else:
-                x, failure = self._run_rows(seed, block, rows, theta)
+            x, failure = (self._run_batch if self.batched else self._run_rows)(seed, block, rows, theta)
         return Outcome(block, rows[: len(x)], theta[: len(x)], x, failure, time.monotonic() - started)
 
-    def _run_batch(self, seed: int, block: int, theta: np.ndarray) -> tuple[np.ndarray, Failure | None]:
+    def _run_batch(
+        self, seed: int, block: int, rows: np.ndarray, theta: np.ndarray
+    ) -> tuple[np.ndarray, Failure | None]:
         try:
             return self.call(theta, seed, "x", block), None
         except Exception as error:
-            row = self._culprit(theta, seed, block)
-            return np.empty((0, 0), np.float32), _failure(row or 0, theta[row or 0], error, found=row is not None)
-
-    def _culprit(self, theta: np.ndarray, seed: int, block: int) -> int | None:
-        """The row whose θ makes a batch fail, by halving; None if no row fails without the others."""
-        low, high = 0, len(theta)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._fails(theta[low:middle], seed, block):
-                high = middle
-            else:
-                low = middle
-        return low if self._fails(theta[low:high], seed, block) else None
+            low, high = 0, len(theta)
+            while high - low > 1:  # find the row whose θ makes the batch fail, by halving
+                middle = (low + high) // 2
+                low, high = (low, middle) if self._fails(theta[low:middle], seed, block) else (middle, high)
+            if self._fails(theta[low:high], seed, block):
+                return _NOTHING, _failure(low, theta[low], error)
+            return _NOTHING, _failure(0, theta[0], error, " (in a batch; no single theta of it fails alone)")
 
     def _fails(self, theta: np.ndarray, seed: int, block: int) -> bool:
         try:
@@ -129,11 +142,22 @@ class Adapter:
             except Exception as error:
                 failure = _failure(row, parameters, error)
                 break
-        return np.stack(done) if done else np.empty((0, 0), np.float32), failure
+        return np.stack(done) if done else _NOTHING, failure
 
     def call(self, theta: np.ndarray, seed: int, *path: str | int) -> np.ndarray:
         """Simulate once: a batch `(n, D)` to float32 `(n, *x_shape)`, or one θ `(D,)` to float32 `(*x_shape)`."""
-        x = as_array(self.raw(theta, seed, *path))
+        return self.checked(self.raw(theta, seed, *path), theta)
+
+    def raw(self, theta: np.ndarray, seed: int, *path: str | int) -> Any:
+        """What the simulator itself returns."""
+        number = seed_globals(seed, "simulations", *path)
+        # A copy each time: a simulator that works in place must not change what is stored.
+        given = torch.from_numpy(theta.copy()) if self.array == "torch" else theta.astype(np.float64)
+        return self.simulator(given, seed=number) if self.takes_seed else self.simulator(given)
+
+    def checked(self, output: Any, theta: np.ndarray) -> np.ndarray:
+        """What the simulator returned for `theta`, as float32 and with at least one dimension for x."""
+        x = _as_array(output)
         if not self.batched:
             return x.reshape(1) if x.ndim == 0 else x
         if x.ndim == 0 or len(x) != len(theta):
@@ -143,21 +167,9 @@ class Adapter:
             )
         return x.reshape(-1, 1) if x.ndim == 1 else x
 
-    def raw(self, theta: np.ndarray, seed: int, *path: str | int) -> Any:
-        """What the simulator itself returns."""
-        number = seed_globals(seed, "simulations", *path)
-        # A copy each time: a simulator that works in place must not change what is stored.
-        given = torch.from_numpy(theta.copy()) if self.array == "torch" else theta.astype(np.float64)
-        return self.simulator(given, seed=number) if self.takes_seed else self.simulator(given)
 
-
-def as_array(output: Any) -> np.ndarray:
-    """What a simulator returned, as a float32 array; values beyond float32 become infinite, masked ones NaN.
-
-    Example:
-        >>> as_array([1, 2.5])
-        array([1. , 2.5], dtype=float32)
-    """
+def _as_array(output: Any) -> np.ndarray:
+    """What a simulator returned, as a float32 array; values beyond float32 become infinite, masked ones NaN."""
     if output is None:
         raise TypeError("the simulator returned None; does it miss a return statement?")
     if isinstance(output, Tensor):
@@ -178,10 +190,94 @@ def as_array(output: Any) -> np.ndarray:
         return array.astype(np.float32)
 
 
-def _failure(row: int, theta: np.ndarray, error: BaseException, found: bool = True) -> Failure:
-    reason = one_line(error) if found else f"{one_line(error)} (in a batch; no single theta of it fails alone)"
-    return Failure(row, theta, reason, "".join(traceback.format_exception(error)))
+def _failure(row: int, theta: np.ndarray, error: BaseException, where: str = "") -> Failure:
+    return Failure(row, theta, one_line(error) + where, "".join(traceback.format_exception(error)))
 
 
 def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+class Workers:
+    """Simulates units of work in `size` processes; with one, in this process and as soon as they are handed in."""
+
+    def __init__(self, adapter: Adapter, seed: int, size: int) -> None:
+        self.adapter, self.seed, self.size = adapter, seed, size
+        #: How many units may be under way: one more than there are processes, so that none has to wait.
+        self.capacity = 1 if size == 1 else size + 1
+        #: How long a row took in the last outcome.
+        self.seconds_per_row = math.inf
+        self._units: dict[Future[Outcome], Unit] = {}
+        self._pool = None if size == 1 else _started(adapter, seed, size)
+
+    def submit(self, unit: Unit) -> None:
+        """Hand in a unit of work."""
+        if self._pool is None:
+            future: Future[Outcome] = Future()
+            future.set_result(self.adapter.run(self.seed, *unit))
+        else:
+            future = self._pool.submit(_run, *unit)
+        self._units[future] = unit
+
+    def outcome(self) -> Outcome:
+        """The outcome of one of the units that were handed in."""
+        future = wait(self._units, return_when=FIRST_COMPLETED).done.pop()
+        block, rows, theta = self._units.pop(future)
+        try:
+            outcome = future.result()
+        except BrokenProcessPool as error:
+            at_work = [(block, rows, theta), *self._units.values()]
+            where = ", ".join(f"rows {r[0]} to {r[-1]} of block {b}" for b, r, _ in at_work)
+            codes = re.search(r"{.*}", str(error))  # as SIGKILL(-9)
+            reason = (
+                f"a worker process ended in the middle of its work {codes[0] if codes else ''}: it crashed, exited, or "
+                f"was killed, as systems do when memory runs out. It was at work on one of {where}"
+            )
+            return Outcome(block, rows[:0], theta[:0], _NOTHING, Failure(int(rows[0]), theta[0], reason), 0.0)
+        if len(outcome.x):
+            self.seconds_per_row = outcome.seconds / len(outcome.x)
+        return outcome
+
+    def close(self) -> None:
+        """End the processes at once, also in the middle of a simulation."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, kill_workers=True)
+
+
+def _started(adapter: Adapter, seed: int, size: int) -> ProcessPoolExecutor:
+    try:
+        payload = cloudpickle.dumps((adapter, seed))
+    except Exception as error:
+        raise TypeError(
+            f"the simulator cannot be sent to worker processes ({one_line(error)}). Define it at the top level of a "
+            "module, or use workers=1."
+        ) from error
+    # Workers share the cores; the simulators' own threads must not multiply with them.
+    threads = dict.fromkeys(_THREADS, str(max(1, cores() // size)))
+    return ProcessPoolExecutor(size, env=threads, initializer=_start, initargs=(payload, os.getpid()))
+
+
+def _start(payload: bytes, parent: int) -> None:
+    """Prepare a worker process."""
+    global _payload
+    _payload = payload
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    os.dup2(2, 1)  # what a simulator prints goes to standard error
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent was killed: whatever is being simulated is for nobody."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+@functools.cache
+def _unpickled() -> tuple[Adapter, int]:
+    return pickle.loads(_payload)
+
+
+def _run(block: int, rows: np.ndarray, theta: np.ndarray) -> Outcome:
+    adapter, seed = _unpickled()
+    return adapter.run(seed, block, rows, theta)

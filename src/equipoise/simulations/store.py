@@ -20,30 +20,34 @@ later, and the finished rows of a block are saved every minute and on failure in
 
 from __future__ import annotations
 
-__all__ = ["Manifest", "Store"]
+__all__ = ["Manifest", "Sink", "Store"]
 
 import functools
 import hashlib
 import json
 import re
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from equipoise.support.files import write_text
+from equipoise.support.errors import warn
+from equipoise.support.files import Lock, remove_leftovers, write_text
 from equipoise.support.words import listed
 
-from .blocks import Block, CorruptBlockError, load_x, read_block, write_block
-from .columns import Column, RowsOf, Segment
+from .blocks import Block, CorruptBlockError, invalid_rows, load_x, read_block, write_block
 from .identity import source_changes
-from .simulations import Simulations, without_invalid
+from .simulations import Column, RowsOf, Segment, Simulations, without_invalid
 
 #: The store format. A reader refuses what is newer.
 FORMAT = 1
-_BLOCK, _LEFTOVER = re.compile(r"block-(\d{6,})\.h5"), re.compile(r"block-(\d{6,})\.(claim|partial)")
+#: Seconds between two times that the finished rows of incomplete blocks are saved.
+SAVE_SECONDS = 60.0
+_FILE = re.compile(r"block-(\d{6,})\.(h5|partial|claim)")
 
 
 @dataclass(frozen=True)
@@ -89,34 +93,24 @@ class Manifest:
             version = fields.pop("equipoise_store")
             if version > FORMAT:
                 raise ValueError(f"{path} is a store of format {version}, written by a newer Equipoise than this one")
-            fields.pop("code", None)  # earlier versions kept a hash of the bytecode here
             return Manifest(**{**fields, "x_shape": tuple(fields["x_shape"])})
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is damaged ({error}); restore it, or move the directory away") from error
 
-    def refuse_another(self, wanted: Manifest, path: Path) -> None:
-        """Raise if `wanted` is not this manifest, naming what differs. The simulator's code is not compared here."""
+    def differences(self, wanted: Manifest) -> list[str]:
+        """What `wanted` has otherwise, one line per field, without the simulator's source and version."""
         mine, theirs = (asdict(replace(manifest, source=None, version=None)) for manifest in (self, wanted))
-        for fields in (mine, theirs):  # some priors are known by their repr alone; simulate() compares their draws
+        for fields in (mine, theirs):  # some priors are known by their repr alone; `Sink` compares their draws
             if fields["prior"].get("kind") == "opaque":
                 fields["prior"] = {"kind": "opaque", "dim": fields["prior"].get("dim")}
-        differing = [f"  {k}: the store has {mine[k]!r}, this call {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
-        if differing:
-            named = mine["simulator"] != theirs["simulator"]
-            hint = "If it is the same simulator under a new name, pass name= with the store's.\n" if named else ""
-            raise ValueError(
-                f"{path} holds other simulations than these:\n"
-                + "\n".join(differing)
-                + f"\n{hint}Use another directory, or the same settings."
-            )
+        return [f"  {k}: the store has {mine[k]!r}, this call {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
 
     def code_changed(self, wanted: Manifest) -> str:
         """How the simulator of `wanted` differs from this one's, by version or else by source; "" if it does not."""
         if self.version != wanted.version:
             return f"the store has version={self.version!r}, this call version={wanted.version!r}"
-        if self.version is None and (changed := source_changes(self.source, wanted.source)):
-            return f"what differs: {listed(changed)}"
-        return ""
+        changed = source_changes(self.source, wanted.source) if self.version is None else []
+        return f"what differs: {listed(changed)}" if changed else ""
 
 
 class Store:
@@ -126,7 +120,7 @@ class Store:
         path: the directory.
 
     Example:
-        >>> import tempfile, equipoise as eq
+        >>> import tempfile, torch, equipoise as eq
         >>> prior = eq.BoxUniform([-1.0], [1.0])
         >>> folder = tempfile.mkdtemp()
         >>> pairs = eq.simulate(prior, lambda theta: theta + torch.randn_like(theta), 1000, store=folder)
@@ -147,11 +141,15 @@ class Store:
         """
         path = Path(path)
         if not (path / "manifest.json").exists():
-            if path.is_dir() and any(_BLOCK.fullmatch(p.name) for p in path.iterdir()):
+            if any(path.glob("block-*.h5")):
                 raise ValueError(f"{path} has blocks but no manifest.json; restore it, or use another directory")
             write_text(path / "manifest.json", manifest.json() + "\n")
         store = cls(path)
-        store.manifest.refuse_another(manifest, path)
+        if differing := "\n".join(store.manifest.differences(manifest)):
+            raise ValueError(
+                f"{path} holds other simulations than these:\n{differing}\nUse another directory, or the same "
+                "settings. If it is the same simulator under a new name, pass name= with the store's."
+            )
         if change := store.manifest.code_changed(manifest):
             if not same_simulator:
                 raise ValueError(
@@ -175,28 +173,18 @@ class Store:
         """The file of a block; with the suffix "partial", of a block that was interrupted; with "claim", its lock."""
         return self.path / f"block-{number:06d}.{suffix}"
 
-    def numbers(self) -> list[int]:
-        """The numbers of the blocks that are there."""
-        return sorted(int(m[1]) for p in self.path.iterdir() if (m := _BLOCK.fullmatch(p.name)))
-
-    def leftovers(self) -> list[int]:
-        """Blocks with files of work in progress, by a process that is at it or was killed."""
-        return sorted({int(m[1]) for p in self.path.iterdir() if (m := _LEFTOVER.fullmatch(p.name))})
+    def numbers(self, *suffixes: str) -> list[int]:
+        """The numbers of the blocks that have files with these suffixes; by default those that are there."""
+        names = [match for path in self.path.iterdir() if (match := _FILE.fullmatch(path.name))]
+        return sorted({int(match[1]) for match in names if match[2] in (suffixes or ("h5",))})
 
     def block(self, number: int, *, x: bool = True, suffix: str = "h5") -> Block:
         """A block's arrays (or θ alone), checked against its digests. Raises `CorruptBlockError`."""
         path = self.block_path(number, suffix)
-        block = read_block(path, owner=self.manifest.identity, number=number, x=x)
+        block = read_block(path, f"{self.manifest.identity} {number}", x=x)
         if block.theta.shape[1:] != (self.manifest.dim,) or block.x_shape != self.manifest.x_shape:
             raise CorruptBlockError(path, f"its shapes are {block.theta.shape} and {block.x_shape}, not the manifest's")
         return block
-
-    def write(self, number: int, theta: np.ndarray, x: np.ndarray, rows: np.ndarray | None = None) -> None:
-        """Write the first `len(x)` rows of a block; or, as an incomplete block, those that `rows` names."""
-        path, storage = self.block_path(number, "h5" if rows is None else "partial"), self.manifest.storage
-        write_block(path, theta, x, storage=storage, owner=self.manifest.identity, number=number, rows=rows)
-        if rows is None:
-            self.drop_partial(number)
 
     def earlier(self, number: int, suffix: str) -> Block | None:
         """What there is of a block, whole or interrupted; None if nothing is, or if it is damaged."""
@@ -205,8 +193,16 @@ class Store:
         except (FileNotFoundError, CorruptBlockError):
             return None
 
+    def write(self, number: int, theta: np.ndarray, x: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Write the first `len(x)` rows of a block; or, as an incomplete block, those that `rows` names."""
+        path, owner = self.block_path(number, "h5" if rows is None else "partial"), f"{self.manifest.identity} {number}"
+        which = np.arange(len(x)) if rows is None else rows
+        write_block(path, theta, x, which, storage=self.manifest.storage, owner=owner)
+        if rows is None:
+            self.drop_partial(number)
+
     def drop_partial(self, number: int) -> None:
-        """Remove the rows of an interrupted block, unless the block itself is shorter."""
+        """Remove the rows of an interrupted block, unless the block itself is missing or shorter."""
         path = self.block_path(number, "partial")
         if path.exists() and (whole := self.earlier(number, "h5")) is not None:
             partial = self.earlier(number, "partial")
@@ -244,17 +240,11 @@ class Store:
             segments.append(Segment(rows, functools.partial(self._load, k, rows)))
             invalid.append(block.invalid[block.invalid < rows] + k * size)
         theta = np.concatenate([np.empty((0, self.manifest.dim), np.float32), *(b.theta for b in blocks)])[:n]
-        return without_invalid(
-            torch.from_numpy(theta),
-            Column(segments, self.manifest.x_shape),
-            np.concatenate(invalid),
-            on_invalid,
-            storage=self.manifest.storage,
-            what="simulations",
-        )
+        x = Column(segments, self.manifest.x_shape)
+        return without_invalid(theta, x, np.concatenate(invalid), on_invalid, self.manifest.storage)
 
     @property
-    def lazy_x(self) -> torch.Tensor | RowsOf:
+    def lazy_x(self) -> Tensor | RowsOf:
         """x of all valid rows, to train on: see `Simulations.lazy_x`."""
         return self.read().lazy_x
 
@@ -278,3 +268,180 @@ class Store:
             if values.dtype != np.float32:
                 return values[:rows]
         return load_x(self.block_path(number), stop=rows)
+
+
+@dataclass(eq=False)
+class _Work:
+    """A block at work: its parameters, which rows are done, and the lock that keeps other processes from it."""
+
+    theta: np.ndarray
+    done: np.ndarray
+    lock: Lock | None
+    x: np.ndarray | None = None
+
+    def fill(self, rows: np.ndarray, x: np.ndarray) -> None:
+        """Take rows, except those beyond the end of the block."""
+        if self.x is None:
+            self.x = np.empty((len(self.done), *x.shape[1:]), np.float32)
+        inside = rows < len(self.done)
+        self.x[rows[inside]], self.done[rows[inside]] = x[inside], True
+
+
+@dataclass(eq=False)
+class Sink:
+    """Takes finished simulations, in any order, and keeps them in memory or in a store.
+
+    A store's directory is made when the first simulation, and with it the shape of x, is there.
+
+    Arguments:
+        n: how many rows there should be.
+        manifest: what they are; the shape of x is not known yet.
+        draw: gives the parameters of a block, with shape `(block_size, D)`.
+        path: the directory of the store; None for memory.
+        verify: whether the digests of blocks that are there are checked.
+        same_simulator: accept a simulator whose code has changed.
+    """
+
+    n: int
+    manifest: Manifest
+    draw: Callable[[int], np.ndarray]
+    path: Path | None
+    verify: bool
+    same_simulator: bool
+
+    def __post_init__(self) -> None:
+        self.size = self.manifest.block_size
+        self.store: Store | None = None
+        self._work: dict[int, _Work] = {}  # the blocks at work; in memory, all blocks
+        self._x: np.ndarray | None = None  # in memory, all of x
+        self._saved = time.monotonic()
+        self._connect()
+
+    def pending(self) -> list[int]:
+        """The blocks that are not complete."""
+        return [b for b in range(-(-self.n // self.size)) if not self._complete(b)]
+
+    def open(self, block: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The parameters of a block and the rows still to do; None if another process is at work on it."""
+        lock = None
+        if self.path is not None:
+            lock = Lock(self.path / f"block-{block:06d}.claim")
+            if not lock.acquire():
+                return None
+            for suffix in (".h5", ".partial"):  # of writers that were killed
+                remove_leftovers(lock.path.with_suffix(suffix))
+        work = self._work[block] = _Work(self.draw(block), np.zeros(self._needed(block), bool), lock)
+        if self._complete(block, loud=False):  # another process was faster
+            work.done[:] = True
+        elif self.store is not None and self.manifest.streams == "row":
+            # Rows that were simulated before: a block cut short at a smaller n, or one that was interrupted.
+            for earlier in (self.store.earlier(block, suffix) for suffix in ("h5", "partial")):
+                if earlier is not None and earlier.x is not None:
+                    work.fill(earlier.rows, earlier.x.astype(np.float32))
+        if work.done.all():
+            self._finish(block)
+            return work.theta, np.empty(0, np.int64)
+        whole = self.manifest.streams == "block"
+        return work.theta, np.arange(self.size) if whole else np.flatnonzero(~work.done)
+
+    def put(self, block: int, rows: np.ndarray, x: np.ndarray) -> None:
+        """Take finished rows, float32 with shape `(len(rows), *x_shape)`."""
+        work, shape = self._work[block], x.shape[1:]
+        if self.path is None:
+            self._x = np.empty((self.n, *shape), np.float32) if self._x is None else self._x
+            work.x = self._x[block * self.size :][: len(work.done)]
+        elif self.store is None or self.manifest.x_shape != shape:
+            self.manifest = replace(self.manifest, x_shape=shape)
+            self.store = Store.create(self.path, self.manifest, self.same_simulator)
+        work.fill(rows, x)
+        if work.done.all():
+            self._finish(block)
+        elif time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()
+
+    def finished(self) -> Simulations | None:
+        """What there is when the work ends early; None if nothing is."""
+        if self.store is not None:
+            return self.store.read(on_invalid="keep") if len(self.store) else None
+        return None if self._x is None else Simulations(*self._in_memory(), storage=self.manifest.storage)
+
+    def result(self, on_invalid: str) -> Simulations:
+        """Everything, when the work is done."""
+        if self.store is None:
+            theta, x = self._in_memory()
+            return without_invalid(theta, x, invalid_rows(x), on_invalid, self.manifest.storage)
+        for block in self.store.numbers("claim", "partial"):  # of processes that were killed between two steps
+            with Lock(self.store.block_path(block, "claim")) as mine:
+                if mine:
+                    self.store.drop_partial(block)
+        return self.store.read(self.n, on_invalid=on_invalid)
+
+    def save(self) -> None:
+        """Save the finished rows of incomplete blocks; a no-op in memory."""
+        self._saved = time.monotonic()
+        for block, work in self._work.items():
+            if self.store is not None and work.x is not None and work.done.any():
+                rows = np.flatnonzero(work.done)
+                self.store.write(block, work.theta[rows], work.x[rows], rows)
+
+    def close(self) -> None:
+        """Let other processes have what is not done."""
+        for work in self._work.values():
+            if work.lock is not None:
+                work.lock.release()
+
+    def _in_memory(self) -> tuple[np.ndarray, np.ndarray]:
+        assert self._x is not None
+        blocks = [self._work[number] for number in sorted(self._work)]
+        done = np.concatenate([work.done for work in blocks])
+        theta = np.concatenate([work.theta[: len(work.done)] for work in blocks])
+        x = self._x[: len(done)]
+        return (theta, x) if done.all() else (theta[done], x[done])
+
+    def _needed(self, block: int) -> int:
+        """How many rows a block must have: all in a store if batches make it, else those below n."""
+        whole = self.manifest.streams == "block" and self.path is not None
+        return self.size if whole else min(self.size, self.n - block * self.size)
+
+    def _finish(self, block: int) -> None:
+        """Write a complete block, and let go of it."""
+        if self.store is None:
+            return
+        work = self._work.pop(block)
+        if not self._complete(block, loud=False):  # where there are no locks, a longer block may have come in between
+            assert work.x is not None and work.lock is not None
+            self.store.write(block, work.theta[: len(work.x)], work.x)
+        if work.lock is not None:
+            work.lock.release()
+
+    def _complete(self, block: int, loud: bool = True) -> bool:
+        self._connect()
+        if self.store is None:
+            return False
+        try:
+            return len(self.store.block(block, x=self.verify).theta) >= self._needed(block)
+        except FileNotFoundError:
+            return False
+        except CorruptBlockError as error:
+            if loud:
+                warn(f"{error.path}: {error.reason}; it is simulated again")
+            return False
+
+    def _connect(self) -> None:
+        """Open the store if it is there by now, and refuse it if it is not the one that is wanted."""
+        if self.store is not None or self.path is None or not (self.path / "manifest.json").exists():
+            return
+        # The shape of x is not known yet; it is checked with the first simulation.
+        self.manifest = replace(self.manifest, x_shape=Manifest.read(self.path).x_shape)
+        self.store = Store.create(self.path, self.manifest, self.same_simulator)
+        for number in self.store.numbers()[:1]:
+            try:
+                theta = self.store.block(number, x=False).theta
+            except CorruptBlockError:
+                return
+            # A prior is what it draws, whatever it is called.
+            if not np.allclose(theta, self.draw(number)[: len(theta)], rtol=1e-4, atol=1e-6):
+                raise ValueError(
+                    f"{self.path} holds other simulations than these: its parameters are not draws of this "
+                    "prior with this seed. Use another directory, or the prior that made it."
+                )
