@@ -186,7 +186,7 @@ def test_simulations_and_stores_train_as_their_x_does(tmp_path: Path) -> None:
 def test_what_is_larger_than_memory_is_read_by_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = made(tmp_path, 320)
     p = quick(expected.theta, expected.x, members=2)
-    monkeypatch.setattr("equipoise.simulations.pairs.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.simulations.simulations.IN_MEMORY", 0)
     monkeypatch.setattr(data, "READ_WHOLE_BELOW", 0)
     monkeypatch.setattr(columns, "CACHE_BYTES", 4 * 2 * 100)  # a block and a half
     most = []
