@@ -69,7 +69,6 @@ def test_keywords_of_fit_override_the_settings() -> None:
         ("clip", None, r"settings=eq\.Settings\(clip=None\)"),
         ("compile", False, r"settings=eq\.Settings\(compile=False\)"),
         ("hidden", (64, 64), r"but\(hidden=\(64, 64\)\)"),
-        ("unbiased_balance", True, r"but\(unbiased=True\)"),
         ("epoch", 3, "did you mean 'epochs'"),
     ],
 )

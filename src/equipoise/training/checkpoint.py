@@ -30,7 +30,7 @@ from equipoise.support.files import write_whole
 from .data import BLOCK_NUMBERS
 
 #: Of the file. Raise it when what is in it changes, or what a training is known by.
-FORMAT = 4
+FORMAT = 5
 
 
 class Checkpoint:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.support.arrays import TOO_LARGE, as_tensor, plain
-from equipoise.support.checks import finite_number
 from equipoise.support.errors import warn
 from equipoise.support.randomness import generator
 
@@ -178,7 +177,6 @@ def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
 
 def split_rows(n: int, fraction: float, settings: Settings, least: int, seed: int) -> tuple[Tensor, Tensor]:
     """The rows that train and those that validate: floor((1 - fraction) n) and floor(fraction n) of them."""
-    finite_number("validation_fraction", fraction, above=0, below=1)
     # Rounded first: 0.1 * 1000 must give 100 although 0.1 is no binary fraction.
     validation, train = int(round(n * fraction, 9)), int(round(n * (1 - fraction), 9))
     if validation < least or train < least:

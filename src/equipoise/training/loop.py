@@ -53,15 +53,15 @@ class StackInputs:
         network: the architecture they share.
         objectives: what each minimises.
         state: all members before the first step, on the CPU.
-        train: the training sets.
-        validation: the validation sets.
+        data: the data sets.
+        rows: the rows that train and those that validate, as in `Batches`.
     """
 
     network: Network
     objectives: Sequence[Objective]
     state: MemberState
-    train: Data
-    validation: Data
+    data: Data
+    rows: tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def train_stack(
         progress: False for silence.
         label: what the progress bar calls it.
     """
-    started, device = time.monotonic(), inputs.train.device
+    started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     inputs.network.embedding.prepare(device)
     everyone = inputs.state.clone()  # on the CPU; what the device knows is written to it when members leave
@@ -138,12 +138,12 @@ def train_stack(
                     everyone.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
                 if batches is None or leaving:  # until members leave, buffers stay where they are, as graphs need them
-                    batches = Batches(inputs.train, inputs.validation, state, plan.batch)
+                    batches = Batches(inputs.data, inputs.rows, state, plan.batch)
                     possible = device.type == "cuda" and inputs.network.capturable(device)
                     graphs = Graphs(possible, [*state.tensors().values(), batches.cursor])
                     steps = {n: graphs.captured(partial(step, plan, state, batches, n)) for n in set(plan.sizes)}
                     end = partial(end_epoch, plan, state, batches)
-                    finish = end if inputs.validation.stream else graphs.captured(end)
+                    finish = end if inputs.data.stream else graphs.captured(end)
                 if checkpoint is not None:
                     complete = present, state.clone(), epoch
                 new = range(epoch, min(settings.epochs, epoch + CHECK_EVERY.get(device.type, 1)))
@@ -172,22 +172,24 @@ def train_stack(
 
 def _plan(inputs: StackInputs, settings: Settings) -> Plan:
     """What is computed in each step, and in how many; raises where a batch is too small for the objectives."""
-    train, validation, network = inputs.train, inputs.validation, inputs.network
+    network, device = inputs.network, inputs.data.device
+    train, validation = (table.shape[1] for table in inputs.rows)
     assert settings.batch_size is not None
-    batch = min(settings.batch_size, train.n)
+    batch = min(settings.batch_size, train)
     rolls, least = max(map(rolls_needed, inputs.objectives)), max(map(pairs_needed, inputs.objectives))
     if batch < least:
         raise ValueError(
             f"a batch of {batch} pairs is too small for {rolls} rolls of θ, which need {least}; use a larger "
             "batch_size or fewer contrastive parameters"
         )
-    full, rest = divmod(train.n, batch)
+    full, rest = divmod(train, batch)
     sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
-    compiled, device = settings.compile, train.device
+    compiled = settings.compile
     if compiled is None:
         steps = settings.epochs * full * len(inputs.state.weights)
         compiled = steps >= COMPILE_FROM.get(device.type, 0) and compiler_available(device)
     kinds, _ = objective_kinds(inputs.objectives)
+    groups = torch.arange(validation).split(batch if settings.validation == "batches" else validation)
     return Plan(
         program=program_for(network, tuple(kinds), rolls, compiled, device),
         settings=settings,
@@ -195,14 +197,8 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         batch=batch,
         sizes=sizes,
         least=least,
-        validation_codes=_rolled(validation.codes, rolls, batch if settings.validation == "batches" else validation.n),
+        rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
-
-
-def _rolled(codes: Tensor, rolls: int, group: int) -> Tensor:
-    """Codes of the validation sets rolled within groups of rows, with shape `(C, R, N, E)` from `(C, N, E)`."""
-    parts = codes.split(group, dim=1)
-    return torch.stack([torch.cat([p.roll(r, 1) for p in parts], dim=1) for r in range(rolls)], dim=1)
 
 
 def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
@@ -220,12 +216,11 @@ def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
 @torch.no_grad()
 def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor, Tensor]:
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
-    n, kinds = batches.validation.n, plan.program.kinds
-    pieces = []
-    for low in range(0, n, plan.batch):
-        rows, x = batches.validation_batch(low)
-        code = plan.validation_codes[batches.validation_code_set][:, :, rows]
-        pieces.append(log_ratios(plan.program, state.weights, code, x))
+    n, kinds = plan.rolled.shape[1], plan.program.kinds
+    pieces = [
+        log_ratios(plan.program, state.weights, *batches.validation_batch(low, plan.rolled))
+        for low in range(0, n, plan.batch)
+    ]
     h = torch.cat(pieces, dim=2)[:, :, :n]
     if plan.settings.validation == "whole":
         return objective_terms(h, kinds, state.kind, state.strength)

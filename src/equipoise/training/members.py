@@ -42,12 +42,14 @@ class Member:
         data: which of the data sets it reads.
         keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
             this alone are trained once.
+        fold: the fold that it does not train on and is validated by; None without folds.
     """
 
     method: Method
     seed: int = 0
     data: int = 0
     keep: str | None = None
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -56,6 +58,8 @@ class Member:
         whole_number("data", self.data)
         if self.keep is not None:
             one_of("keep", self.keep, ("best", "last"))
+        if self.fold is not None:
+            whole_number("fold", self.fold)
 
     @property
     def training(self) -> Member:
@@ -117,7 +121,7 @@ def stack_inputs(
         nets: their networks, all evaluated by the code of the first.
         pairs: all data sets; members name theirs by its index.
         scales: what standardises x, mean and deviation of each data set.
-        rows: of a data set, those that train and those that validate.
+        rows: of a data set, those that train and those that validate, one row of each per fold.
         settings: how to train.
         device: where to train.
     """
@@ -126,15 +130,8 @@ def stack_inputs(
     encoders: dict[tuple[int, str], Network] = {}
     for key, net in zip(keys, nets, strict=True):
         encoders.setdefault(key, net)
-    train, validation = (
-        Data(
-            [net.encode(pairs[d].theta[some].to(device)) for (d, _), net in encoders.items()],
-            [pairs[d].x for d in sets],
-            device,
-            rows=some,
-        )
-        for some in rows
-    )
+    codes = [net.encode(pairs[d].theta.to(device)) for (d, _), net in encoders.items()]
+    data = Data(codes, [pairs[d].x for d in sets], device)
     first = []
     for member, net in zip(members, nets, strict=True):
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
@@ -152,8 +149,9 @@ def stack_inputs(
         shuffle_key=torch.tensor([integer(m.seed, "shuffle") for m in members]),
         code_set=torch.tensor([list(encoders).index(key) for key in keys]),
         data_set=torch.tensor([sets.index(m.data) for m in members]),
+        fold=torch.tensor([m.fold or 0 for m in members]),
     )
-    return StackInputs(nets[0], objectives, state, train, validation)
+    return StackInputs(nets[0], objectives, state, data, rows)
 
 
 def stack_identity(

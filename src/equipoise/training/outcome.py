@@ -35,6 +35,7 @@ def posterior_of(
     device: torch.device,
     pairs: int,
     memory: dict[str, Any],
+    split: dict[str, Any],
 ) -> Posterior | None:
     """The posterior of one member of a trained stack, or None where it never had a finite loss.
 
@@ -47,6 +48,7 @@ def posterior_of(
         device: where it was trained, and the posterior will be.
         pairs: how many pairs there were.
         memory: what the posterior remembers of them.
+        split: the number of folds and the seed of their shuffle, where there are folds.
     """
     state = trained.state
     if state.best_epoch[k] < 0:
@@ -62,7 +64,10 @@ def posterior_of(
         "torch": torch.__version__,
         "trained_on": str(device),
         "memory": memory,
+        **split,
     }
+    if member.fold is not None:
+        record["fold"] = [member.fold]
     return Posterior(net, {name: w.clone() for name, w in stack.items()}, _history(trained, k), record)
 
 

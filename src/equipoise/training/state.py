@@ -49,6 +49,7 @@ class MemberState:
     shuffle_key: Tensor  # (M,)
     code_set: Tensor  # (M,) which encoded θ a member reads
     data_set: Tensor  # (M,) which x a member reads
+    fold: Tensor  # (M,) which table of rows a member reads
 
     @staticmethod
     def fresh(weights: Tensor, learning_rate: float, epochs: int, **fixed: Tensor) -> MemberState:
@@ -63,7 +64,7 @@ class MemberState:
         row = weights.new_zeros(len(weights))
         none = torch.zeros_like(row, dtype=torch.int64)
         off = torch.zeros_like(row, dtype=torch.bool)
-        constant = dict.fromkeys(("kind", "shuffle_key", "code_set", "data_set"), none)
+        constant = dict.fromkeys(("kind", "shuffle_key", "code_set", "data_set", "fold"), none)
         constant |= {"strength": row, "absolute": off}
         return MemberState(
             weights=weights,

@@ -100,7 +100,7 @@ class Plan:
         batch: pairs in a batch.
         sizes: of the batches of an epoch.
         least: the fewest pairs that all objectives can be computed of.
-        validation_codes: codes of the validation sets for all rolls, with shape `(C, R, N, E)`.
+        rolled: which validation pair's θ stands in each place, for all rolls, with shape `(R, V)`.
     """
 
     program: Program
@@ -109,7 +109,7 @@ class Plan:
     batch: int
     sizes: tuple[int, ...]
     least: int
-    validation_codes: Tensor
+    rolled: Tensor
 
 
 def step(
