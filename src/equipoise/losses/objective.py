@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
+from equipoise.support.checks import one_of, true_or_false
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
@@ -102,10 +102,6 @@ class Objective:
         one_of("balance", self.balance, BALANCES)
         for name in ("unbiased", "normalized"):
             true_or_false(name, getattr(self, name))
-        finite_number("strength, the weight λ of the balance,", self.strength, least=0)
-        finite_number("gamma", self.gamma, above=0)
-        whole_number("contrastive", self.contrastive, least=1)
-        whole_number("normalizer", self.normalizer, least=1)
         term = BALANCES[self.balance]
         if term.of == "sets" and LOSSES[self.loss].of != "sets":
             raise ValueError(f"{self.balance} balance is for contrastive losses, not for {self.loss}; use 'chi2'")

@@ -21,15 +21,8 @@ from torch import Tensor
 from .data import Data
 from .state import MemberState
 
-
-def _signed(value: int) -> int:
-    """A 64-bit pattern as the int64 that torch holds."""
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
+#: splitmix64's constants, as the int64 that torch holds.
+_GOLDEN, _MIX_1, _MIX_2 = (v - (1 << 64) for v in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:

@@ -51,7 +51,6 @@ def fit(
     epochs: int | None = None,
     batch_size: int | None = None,
     validation_fraction: float | None = None,
-    folds: int | None = None,
     standardize: bool = True,
     keep: str | None = None,
     embedding: nn.Module | Embedding | None = None,
@@ -59,6 +58,7 @@ def fit(
     device: str | torch.device | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
+    folds: int | None = None,
     settings: Settings | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
@@ -83,8 +83,6 @@ def fit(
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
             steps).
         validation_fraction: the share of the pairs that validates and never trains; None for 0.1.
-        folds: F for cross-fitting: member m trains on all pairs but fold m % F, which validates it, so that every pair
-            can be judged by members that never trained on it (`training.crossfit`). None for one common split.
         standardize: scale θ by the prior and x by the training pairs (with folds, by all). A flow is the identity
             beyond ±5, so leave this on.
         keep: "best" validation weights or the "last"; None follows the settings ("best").
@@ -94,6 +92,8 @@ def fit(
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
         checkpoint: a directory that keeps the state, so that a training that was killed or interrupted goes on.
+        folds: F for cross-fitting: member m trains on all pairs but fold m % F, which validates it, so that every pair
+            can be judged by members that never trained on it (`training.crossfit`). None for one common split.
         settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
@@ -109,9 +109,7 @@ def fit(
     members = whole_number("members", members, least=1)
     row = resolve(method, balance, balance_strength, start)
     if network is not None and row.network != "classifier":
-        raise ValueError(
-            f"network= is trained as a classifier, and method={row.name!r} trains a flow; use nre, bnre, nre_c or bnre_c"
-        )
+        raise ValueError(f"network= is trained as a classifier, and method={row.name!r} trains a flow; use 'nre', say")
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(f"settings is an eq.Settings, got {settings!r}")
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
@@ -192,13 +190,11 @@ def fit_many(
     target = as_device(device)
     dtype = torch.get_default_dtype()
     pairs = [pair if isinstance(pair, Pairs) else check_pairs(*pair, prior, dtype) for pair in data]
-    sizes = {len(theta) for theta, _ in pairs}
-    shapes = {tuple(x.shape[1:]) for _, x in pairs}
-    if len(sizes) > 1 or len(shapes) > 1:
-        raise ValueError(
-            f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}"
-        )
-    (n,), (x_shape,) = sizes, shapes
+    shapes = sorted({tuple(x.shape) for _, x in pairs})
+    if len(shapes) > 1:
+        raise ValueError(f"data sets that train together have equal sizes and shapes; x has {shapes}")
+    ((n, *rest),) = shapes
+    x_shape = tuple(rest)
     if not all((m.fold is None) if folds is None else (m.fold in range(folds)) for m in members):
         raise ValueError(f"each member has a fold from 0 to folds - 1, or None without folds; folds={folds}")
     share = _validation_share(validation_fraction, folds)
@@ -232,7 +228,7 @@ def fit_many(
         inputs = stack_inputs(mine, their_nets, pairs, scales, rows, settings, target)
         kept = None
         if checkpoint is not None:
-            identity = stack_identity(inputs, mine, their_nets, pairs, rows, settings)
+            identity = stack_identity(inputs, mine, their_nets, pairs, settings)
             kept = Checkpoint(Path(checkpoint) / f"stack-{number}.safetensors", identity)
         trained = train_stack(
             inputs,
@@ -244,7 +240,7 @@ def fit_many(
         )
         places |= {member: (net, trained, k) for k, (member, net) in enumerate(zip(mine, their_nets, strict=True))}
         warn_of_divergence(trained, mine, wanted)
-    split = {} if folds is None else {"folds": folds, "split_seed": split_seed}
+    split = {} if folds is None else {"folds": int(folds), "split_seed": int(split_seed)}
     return [posterior_of(m, *places[m.training], settings, target, n, memories[m.data], split) for m in wanted]
 
 
@@ -259,7 +255,7 @@ def _validation_share(validation_fraction: float | None, folds: int | None) -> f
 
 
 def _where_it_went(name: str, value: Any) -> str:
-    """What to say of a keyword that `fit` does not have."""
+    """Where to give a keyword that `fit` does not have."""
     if name in Settings.__dataclass_fields__:
         return f"{name} describes the training; give it as settings=eq.Settings({name}={value!r})"
     if name in Method.__dataclass_fields__:

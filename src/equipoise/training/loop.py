@@ -11,9 +11,8 @@ __all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from .batches import Batches
 from .checkpoint import Checkpoint
 from .data import Data
 from .graphs import Graphs
-from .plateau import apply_plateau_rule
 from .settings import Settings
 from .state import HISTORY, MemberState
 from .step import Plan, compiler_available, log_ratios, program_for, step
@@ -47,38 +45,23 @@ OnEpoch = Callable[[int, dict[str, np.ndarray]], None]
 
 @dataclasses.dataclass(frozen=True)
 class StackInputs:
-    """What a stack of members is trained from.
+    """What a stack of members is trained from."""
 
-    Arguments:
-        network: the architecture they share.
-        objectives: what each minimises.
-        state: all members before the first step, on the CPU.
-        data: the data sets.
-        rows: the rows that train and those that validate, as in `Batches`.
-    """
-
-    network: Network
-    objectives: Sequence[Objective]
-    state: MemberState
+    network: Network  # the architecture they share
+    objectives: Sequence[Objective]  # what each minimises
+    state: MemberState  # all members before the first step, on the CPU
     data: Data
-    rows: tuple[Tensor, Tensor]
+    rows: tuple[Tensor, Tensor]  # those that train and those that validate, as in `Batches`
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What comes out of a stack.
+    """What comes out of a stack."""
 
-    Arguments:
-        state: all members after the last epoch, on the CPU.
-        epoch_seconds: how long each epoch took, with shape `(epochs,)`.
-        compiled: whether the step was compiled.
-        seconds: how long all of it took.
-    """
-
-    state: MemberState
-    epoch_seconds: Tensor
+    state: MemberState  # all members after the last epoch, on the CPU
+    epoch_seconds: Tensor  # how long each epoch took, with shape `(epochs,)`
     compiled: bool
-    seconds: float
+    seconds: float  # how long all of it took
 
 
 def train_stack(
@@ -90,16 +73,7 @@ def train_stack(
     progress: bool | None = None,
     label: str = "training",
 ) -> Trained:
-    """Train a stack of members to the end.
-
-    Arguments:
-        inputs: the members and their data.
-        settings: how to train; `batch_size` is a number here.
-        checkpoint: where to keep the state of an unfinished training.
-        on_epoch: called for every epoch, see `OnEpoch`.
-        progress: False for silence.
-        label: what the progress bar calls it.
-    """
+    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here."""
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     inputs.network.embedding.prepare(device)
@@ -130,7 +104,9 @@ def train_stack(
     complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
     bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
     try:
-        with _current(device), matmul_precision(settings.tf32), bar:
+        # Graphs are captured on the current GPU, so it has to be the one that the stack is on.
+        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with current, matmul_precision(settings.tf32), bar:
             bar.advance(0)
             while bool(active.any()) and epoch < settings.epochs:
                 leaving = int(active.sum()) <= SHRINK_AT * len(active)
@@ -178,10 +154,7 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
     batch = min(settings.batch_size, train)
     rolls, least = max(map(rolls_needed, inputs.objectives)), max(map(pairs_needed, inputs.objectives))
     if batch < least:
-        raise ValueError(
-            f"a batch of {batch} pairs is too small for {rolls} rolls of θ, which need {least}; use a larger "
-            "batch_size or fewer contrastive parameters"
-        )
+        raise ValueError(f"batch_size={batch} is too small for {rolls} rolls of θ, which need {least}")
     full, rest = divmod(train, batch)
     sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
     compiled = settings.compile
@@ -213,6 +186,36 @@ def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
     state.balance_sum.zero_()
 
 
+def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, settings: Settings) -> None:
+    """Set learning rates, best weights and who goes on, in place, from training and validation losses `(M,)`.
+
+    The rules are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for many members at once, with one addition: a
+    member whose learning rate cannot fall further when it is due to fall has converged and stops. All is a tensor with
+    a member axis, so that the end of an epoch can be captured in a CUDA graph and the host never waits for it.
+    """
+    active = state.active.clone()
+    finite = validation.isfinite() & train.isfinite()
+    improved = active & finite & (validation < state.best_loss)
+    state.best_weights.copy_(torch.where(improved.unsqueeze(1), state.weights, state.best_weights))
+    state.best_loss.copy_(torch.where(improved, validation, state.best_loss))
+    state.best_epoch.copy_(torch.where(improved, state.epoch, state.best_epoch))
+
+    relative_target = state.reference * (1 - settings.threshold)
+    target = torch.where(state.absolute, state.reference - settings.threshold, relative_target)
+    better = finite & (validation < target)
+    state.reference.copy_(torch.where(active & better, validation, state.reference))
+    bad = torch.where(better, 0, state.bad_epochs + 1)
+    due = bad > settings.patience
+    at_minimum = state.learning_rate <= settings.min_learning_rate * (1 + 1e-6)
+    lower = (state.learning_rate * settings.factor).clamp(min=settings.min_learning_rate)
+    state.learning_rate.copy_(torch.where(active & due & ~at_minimum, lower, state.learning_rate))
+    state.bad_epochs.copy_(torch.where(active, torch.where(due, 0, bad), state.bad_epochs))
+
+    state.diverged.copy_(state.diverged | (active & ~finite))
+    converged = due & at_minimum if settings.early_stop else torch.zeros_like(due)
+    state.active.copy_(active & finite & ~converged)
+
+
 @torch.no_grad()
 def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor, Tensor]:
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
@@ -227,11 +230,6 @@ def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor,
     parts = [p for p in h.split(plan.batch, dim=2) if p.shape[2] >= plan.least]
     terms = [objective_terms(p, kinds, state.kind, state.strength) for p in parts]
     return torch.stack([t[0] for t in terms]).mean(0), torch.stack([t[1] for t in terms]).mean(0)
-
-
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Graphs are captured on the current GPU, so it has to be the one that the stack is on."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _report(on_epoch: OnEpoch, epochs: range, state: MemberState, present: Tensor, members: int) -> None:
