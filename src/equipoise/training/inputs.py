@@ -138,7 +138,7 @@ def warn_about_few(n: int, fraction: float) -> None:
     if 2 <= left < FEWEST_VALIDATION:  # fewer are refused
         warn(
             f"{n} simulations leave {left} pairs for validation, which decide when training stops: with fewer than "
-            f"{FEWEST_VALIDATION} that is mostly chance. Simulate more, or raise validation_fraction",
+            f"{FEWEST_VALIDATION} that is mostly chance. Simulate more, or raise validation_fraction (use fewer folds)",
         )
 
 
