@@ -240,8 +240,9 @@ def fit_many(
         )
         places |= {member: (net, trained, k) for k, (member, net) in enumerate(zip(mine, their_nets, strict=True))}
         warn_of_divergence(trained, mine, wanted)
-    split = {} if folds is None else {"folds": int(folds), "split_seed": int(split_seed)}
-    return [posterior_of(m, *places[m.training], settings, target, n, memories[m.data], split) for m in wanted]
+    common = {"pairs": n} | ({} if folds is None else {"folds": int(folds), "split_seed": int(split_seed)})
+    facts = [common | {"memory": memory} for memory in memories]
+    return [posterior_of(m, *places[m.training], settings, target, facts[m.data]) for m in wanted]
 
 
 def _validation_share(validation_fraction: float | None, folds: int | None) -> float:

@@ -72,7 +72,7 @@ def _numbers(values: Tensor, name: str) -> Tensor:
     """A dense tensor of real numbers, without its graph, or a TypeError."""
     wrong = ""
     if values.is_complex():
-        wrong = "complex: give real and imaginary parts apart" + (", as channels" if name == "x" else "")
+        wrong = "complex: give real and imaginary parts apart"
     elif values.layout != torch.strided:
         wrong = f"sparse ({values.layout}): give {name}.to_dense()"
     elif values.device.type == "meta":
@@ -88,8 +88,7 @@ def _observations(x: Any) -> Any:
     x = x if _stays_where_it_is(x) else plain(x)
     kind = getattr(getattr(x, "dtype", None), "kind", "f")  # of NumPy's and h5py's; torch's has none
     if kind not in "biuf":
-        what = "complex: give real and imaginary parts apart, as channels" if kind == "c" else f"of dtype {x.dtype}"
-        raise TypeError(f"x should be an array of real numbers, and is {what}")
+        raise TypeError(f"x should be an array of real numbers, and is of dtype {x.dtype}")
     if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
         return torch.from_numpy(np.ascontiguousarray(x))
     if isinstance(x, list | tuple):

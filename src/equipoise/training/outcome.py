@@ -33,14 +33,10 @@ def posterior_of(
     k: int,
     settings: Settings,
     device: torch.device,
-    pairs: int,
-    memory: dict[str, Any],
-    split: dict[str, Any],
+    data: dict[str, Any],
 ) -> Posterior | None:
-    """The posterior of one member of a trained stack, or None where it never had a finite loss.
-
-    `k` is its place in the stack, `pairs` how many there were, `memory` what the posterior remembers of them, and
-    `split` the number of folds and the seed of their shuffle, where there are folds.
+    """The posterior of member k of a trained stack, or None where it never had a finite loss; `data` is what its record
+    keeps of the pairs.
     """
     state = trained.state
     if state.best_epoch[k] < 0:
@@ -52,11 +48,9 @@ def posterior_of(
         "method": dataclasses.asdict(member.method),
         "seeds": [member.seed],
         "settings": dataclasses.asdict(settings) | {"keep": keep},
-        "pairs": pairs,
         "torch": torch.__version__,
         "trained_on": str(device),
-        "memory": memory,
-        **split,
+        **data,
     }
     if member.fold is not None:
         record["fold"] = [member.fold]
