@@ -112,11 +112,8 @@ class Batches:
     def validation_batch(self, low: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
         """Codes `(M or 1, R, size, E)` and x `(M or 1, size, *x_shape)` of the validation pairs from `low` on.
 
-        Every piece has the training batch's shape, so that nothing new has to be compiled: the last wraps around.
-
-        Arguments:
-            low: the first pair.
-            rolled: which validation pair's θ stands in each place, with shape `(R, V)`.
+        `rolled`, `(R, V)`, says which pair's θ stands in each place. Every piece has the training batch's shape, so
+        that nothing new has to be compiled: the last wraps around.
         """
         state, n = self.state, rolled.shape[1]
         places = torch.arange(low, low + self.size, device=rolled.device) % n

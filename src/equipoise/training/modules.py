@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -106,12 +105,9 @@ def try_out(net: Network, pairs: Sequence[Pairs], rows: Tensor, scales: Sequence
 
 def _constant(x: Any) -> bool:
     """Whether all observations are the same; rows are read until two differ."""
-    first = _array(x[:1])
-    return all(bool((_array(x[low : low + COMPARED_ROWS]) == first).all()) for low in range(0, len(x), COMPARED_ROWS))
-
-
-def _array(rows: Any) -> Any:
-    return rows if isinstance(rows, Tensor) else np.asarray(rows)
+    blocks = torch.arange(len(x)).split(COMPARED_ROWS)
+    first = take(x, blocks[0][:1])
+    return all(bool((take(x, block) == first).all()) for block in blocks)
 
 
 @torch.enable_grad()

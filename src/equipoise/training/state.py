@@ -53,13 +53,8 @@ class MemberState:
 
     @staticmethod
     def fresh(weights: Tensor, learning_rate: float, epochs: int, **fixed: Tensor) -> MemberState:
-        """The state before the first step.
-
-        Arguments:
-            weights: the first weights, with shape `(M, P)`; they are changed in place.
-            learning_rate: of all members.
-            epochs: how many the history has room for.
-            fixed: `kind`, `strength`, …, each with shape `(M,)`; 0 where not given.
+        """The state before the first step, of weights `(M, P)` that are changed in place, with room for `epochs`;
+        `fixed` is what stays as it is, each with shape `(M,)`, 0 where not given.
         """
         row = weights.new_zeros(len(weights))
         none = torch.zeros_like(row, dtype=torch.int64)
