@@ -78,10 +78,8 @@ class Method:
             "transforms": whole_number("transforms", self.transforms, least=1),
         }
         if self.hidden is not None:
-            if isinstance(self.hidden, int | float | str):
+            if isinstance(self.hidden, int | float | str) or not len(self.hidden):
                 raise TypeError(f"hidden is the width of each layer, such as (256, 256, 256), got {self.hidden!r}")
-            if not len(self.hidden):
-                raise ValueError("hidden is the width of each layer, such as (256, 256, 256), got none")
             # However they were given, methods that mean the same are equal.
             plain["hidden"] = tuple(whole_number("each width of hidden", width, least=1) for width in self.hidden)
         for name, value in plain.items():
@@ -159,9 +157,8 @@ def resolve(
         finite_number("balance_strength", strength, least=0)
         if strength > 0 and method.balance == "none":
             raise ValueError(
-                f"balance_strength={strength} has nothing to weigh: {method.name!r} has no balance term. Pass "
-                "balance='chi2' as well, or "
-                f"choose a balanced method ({', '.join(m.name for m in METHODS.values() if m.balance != 'none')})."
+                f"balance_strength={strength} has nothing to weigh: {method.name!r} has no balance term; pass "
+                "balance='chi2' as well, or choose a balanced method"
             )
         method = method.but(strength=float(strength))
     return method if start is None else method.but(start=start)

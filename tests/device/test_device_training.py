@@ -42,13 +42,18 @@ def agree(away: Posterior, here: Posterior, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(away.history[name], here.history[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["bnpe_init", "bnre_c"])
-def test_methods(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "folds", "streamed"),
+    [("bnpe_init", None, False), ("bnre_c", None, False), ("bnre", 2, False), ("bnre", 2, True)],
+)
+def test_methods(method: str, folds: int | None, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     theta, x = pairs()
-    here = eq.fit(theta, x, prior=PRIOR, method=METHODS[method], device="cpu", **SMALL)
+    options = SMALL | {"prior": PRIOR, "method": METHODS[method], "folds": folds}
+    here = eq.fit(theta, x, device="cpu", **options)
+    monkeypatch.setattr(data, "STREAM_ABOVE", 0.0 if streamed else 1.0)
     with pretended_gpu():
         before = torch.cuda.get_rng_state()
-        away = eq.fit(theta, x, prior=PRIOR, method=METHODS[method], device="cuda", **SMALL)
+        away = eq.fit(theta, x, device="cuda", **options)
         assert away.device.type == "cuda" and away.prior.device.type == "cuda"
         assert away.record["trained_on"] == "cuda"
         agree(away, here)

@@ -110,6 +110,7 @@ def test_a_row_that_is_refused_is_named() -> None:
         "epochs": [0, 1.5, True, "500", nan],
         "batch_size": [1, 2.5, True, "256"],
         "validation_fraction": [0, 1, 1.5, nan, True, "0.1"],
+        "folds": [1, 2.5, True, "5"],
         "standardize": ["yes", 1, None],
         "keep": ["first", 3],
         "embedding": ["cnn", 3, nn.Linear],

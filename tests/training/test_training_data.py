@@ -129,8 +129,8 @@ def test_memory_mapped_data_stay_on_disk(tmp_path: Path) -> None:
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(0)).sort().values[::2]
     rows = torch.cat([rows, torch.tensor([n - 1, 0])])
     before = anonymous()
-    data = Data([torch.zeros(len(rows), 1)], [x], torch.device("cpu"), rows=rows)
-    batch = data.x_batch(torch.zeros(1, dtype=torch.int64), torch.tensor([[len(rows) - 1, 5, 5, len(rows) - 2]]))
+    data = Data([torch.zeros(n, 1)], [x], torch.device("cpu"))
+    batch = data.x_batch(torch.zeros(1, dtype=torch.int64), rows[[len(rows) - 1, 5, 5, len(rows) - 2]].unsqueeze(0))
     assert data.stream and anonymous() - before < x.nbytes / 4
     assert batch[0, :, 0].tolist() == [0, rows[5], rows[5], n - 1]
 
@@ -148,13 +148,11 @@ def test_data_sets_are_put_in_place_one_after_the_other() -> None:
             alive.append(self.alive[-1])
             return found
 
-    rows = torch.arange(0, 50, 4)
-    codes = [torch.zeros(len(rows), 1)]
-    sets = [Watched(v) for v in values]
-    data = Data(codes, sets, torch.device("cpu"), stream=False, rows=rows)
-    assert data.x is not None and np.array_equal(data.x.numpy(), values[:, ::4])
+    codes, sets = [torch.zeros(50, 1)], [Watched(v) for v in values]
+    data = Data(codes, sets, torch.device("cpu"), stream=False)
+    assert data.x is not None and np.array_equal(data.x.numpy(), values)
     assert max(most) <= len(sets)  # a row of each, to see what they hold
-    mixed = Data(codes, [torch.ones(50, 4, dtype=torch.uint8), values[0]], torch.device("cpu"), False, rows)
+    mixed = Data(codes, [torch.ones(50, 4, dtype=torch.uint8), values[0]], torch.device("cpu"), False)
     assert mixed.x is not None and mixed.x.dtype == torch.float32
 
 

@@ -51,12 +51,6 @@ def test_masked_values_do_not_train(whole: bool) -> None:
         p.sample((3,), x=np.ma.array(x[0].numpy(), mask=[True, False]))
 
 
-@pytest.mark.parametrize("x", [{"a": 1}, object(), 3.0], ids=["dictionary", "object", "number"])
-def test_what_is_no_array_is_refused(x: object) -> None:
-    with pytest.raises(TypeError, match=r"x should be an array or a tensor.*pairs\.x"):
-        quick(toy()[0], x)
-
-
 @pytest.mark.parametrize("where", ["tensor", "array", "memory-mapped", "HDF5"])
 def test_values_beyond_single_precision_are_named_as_such(where: str, tmp_path: Path) -> None:
     theta, x = toy()

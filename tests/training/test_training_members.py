@@ -76,7 +76,7 @@ def test_members_that_differ_in_the_weights_kept_are_trained_once() -> None:
 
 
 def test_a_member_is_checked_and_compared_by_meaning() -> None:
-    for wrong in ({"keep": "lsat"}, {"keep": 3}, {"method": "nre"}, {"seed": -1}, {"data": 0.5}):
+    for wrong in ({"keep": "lsat"}, {"keep": 3}, {"method": "nre"}, {"seed": -1}, {"data": 0.5}, {"fold": -1}):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
             Member(**({"method": METHODS["nre"]} | wrong))
     same = [Member(METHODS["nre_c"].but(hidden=widths)) for widths in ((8, 8), [8, np.int64(8)])]

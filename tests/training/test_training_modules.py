@@ -235,12 +235,12 @@ def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
 @pytest.mark.parametrize(
     ("x_shape", "here", "there", "swap"),
     [
-        ((1, 200), "1 time step of 200 channels", "200 time steps of 1 channel", "swapaxes"),
-        ((3, 4), "3 time steps of 4 channels", "4 time steps of 3 channels", "swapaxes"),
-        ((24, 8, 1), "8 × 1 pixels of 24 channels", "24 × 8 pixels of 1 channel", "permute"),
-        ((12, 12, 3), "12 × 3 pixels of 12 channels", "12 × 12 pixels of 3 channels", "moveaxis"),
-        ((10, 12, 3), "12 × 3 pixels of 10 channels", "10 × 12 pixels of 3 channels", "moveaxis"),
-        ((9, 8, 8), "8 × 8 pixels of 9 channels", "9 × 8 pixels of 8 channels", "moveaxis"),
+        ((1, 200), "(time, channels)", "(channels, time)", "swapaxes"),
+        ((3, 4), "(time, channels)", "(channels, time)", "swapaxes"),
+        ((24, 8, 1), "(channels, height, width)", "(height, width, channels)", "permute"),
+        ((12, 12, 3), "(channels, height, width)", "(height, width, channels)", "permute"),
+        ((10, 12, 3), "(channels, height, width)", "(height, width, channels)", "moveaxis"),
+        ((9, 8, 8), "(channels, height, width)", "(height, width, channels)", "moveaxis"),
     ],
 )
 def test_channels_that_are_probably_elsewhere_are_doubted(x_shape, here, there, swap) -> None:

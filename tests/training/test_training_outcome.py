@@ -29,10 +29,10 @@ def test_words_about_divergence_name_what_there_is() -> None:
     theta, x = toy()
     huge = x.sign() * 3e38
     for members, clip, words in (
-        (1, None, r"the member diverged.*learning_rate \(now 0.001\).*check"),
-        (2, 5.0, r"all 2 members diverged.*learning_rate \(now 0.001\) or clip \(now 5.0\).*check"),
+        (1, None, r"diverged.*learning_rate \(now 0.001\)"),
+        (2, 5.0, r"diverged.*learning_rate \(now 0.001\) or clip \(now 5.0\)"),
     ):
-        said = pytest.warns(UserWarning, match="never had a finite loss and are left out.$")
+        said = pytest.warns(UserWarning, match="never had a finite loss and are left out$")
         with said, pytest.raises(RuntimeError, match=words):
             quick(theta, huge, standardize=False, members=members, clip=clip, method="nre")
 

@@ -9,7 +9,7 @@ import torch
 
 from equipoise.methods import resolve
 from equipoise.training import PAPER, Settings
-from equipoise.training.plateau import apply_plateau_rule
+from equipoise.training.loop import apply_plateau_rule
 from equipoise.training.state import MemberState
 
 

@@ -43,7 +43,7 @@ def fit(*pairs: object, **options: object) -> eq.Posterior:
 def test_fit_has_the_contracts_keywords_and_few_others() -> None:
     parameters = list(inspect.signature(eq.fit).parameters)
     assert parameters[: len(CONTRACT)] == CONTRACT
-    assert set(parameters[len(CONTRACT) :]) == {"settings", "on_epoch", "progress", "unknown"}
+    assert set(parameters[len(CONTRACT) :]) == {"folds", "settings", "on_epoch", "progress", "unknown"}
 
 
 def test_settings_without_arguments_are_the_defaults_of_fit() -> None:
@@ -69,7 +69,6 @@ def test_keywords_of_fit_override_the_settings() -> None:
         ("clip", None, r"settings=eq\.Settings\(clip=None\)"),
         ("compile", False, r"settings=eq\.Settings\(compile=False\)"),
         ("hidden", (64, 64), r"but\(hidden=\(64, 64\)\)"),
-        ("unbiased_balance", True, r"but\(unbiased=True\)"),
         ("epoch", 3, "did you mean 'epochs'"),
     ],
 )

@@ -84,11 +84,7 @@ def _unbiased_square(s: Tensor, bandwidth: int) -> Tensor:
     """The square of E s from terms with shape `(*, B)` that are dependent up to `bandwidth` apart."""
     n = s.shape[-1]
     if n <= 1 + 2 * bandwidth:
-        raise ValueError(
-            f"the unbiased balance needs more than {1 + 2 * bandwidth} pairs in a batch (terms up to {bandwidth} "
-            "apart share a "
-            f"parameter), got {n}; use a larger batch or the plain estimate"
-        )
+        raise ValueError(f"the unbiased balance needs more than {1 + 2 * bandwidth} pairs in a batch, got {n}")
     total = s.sum(-1).square() - s.square().sum(-1)
     for lag in range(1, bandwidth + 1):
         total = total - 2 * (s * s.roll(-lag, -1)).sum(-1)

@@ -19,19 +19,57 @@ __all__ = [
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
+from equipoise.support.checks import one_of, true_or_false
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
 from .pairs import contrastive_sets, joint_and_marginal
 
-LOSSES = ("npe", "nre", "nre_c")
-BALANCES = ("none", "chi2", "kl", "multiclass")
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A row of the tables below: what computes a loss or a balance term.
+
+    Arguments:
+        function: of log-ratios, with the member axis first; gives one number per member.
+        of: what it is a function of (see `pairs`): "joint" pairs alone, joint and marginal "pairs", or both kinds of
+            contrastive "sets".
+        takes: the fields of an `Objective` that it takes as keywords. A balance term that takes "unbiased" and
+            "bandwidth" has an unbiased estimate.
+    """
+
+    function: Callable[..., Tensor]
+    of: str
+    takes: tuple[str, ...] = ()
+
+    def rolls(self, objective: Objective) -> int:
+        """How many rolls of θ it looks at."""
+        return {"joint": 1, "pairs": 2, "sets": objective.contrastive + 1}[self.of]
+
+    def arguments(self, h: Tensor, objective: Objective) -> tuple[Tensor, ...]:
+        """What the function is called with, from log-ratios with shape `(*, R, B)`."""
+        if self.of == "joint":
+            return (h[..., 0, :],)
+        return joint_and_marginal(h) if self.of == "pairs" else contrastive_sets(h, objective.contrastive)
+
+    def keywords(self, objective: Objective) -> dict[str, Any]:
+        """The objective's fields that the function takes."""
+        return {name: getattr(objective, name) for name in self.takes}
+
+
+LOSSES = {"npe": Term(npe, "joint"), "nre": Term(nre, "pairs"), "nre_c": Term(nre_c, "sets", ("gamma",))}
+BALANCES = {
+    "none": Term(balance_chi2, "pairs"),  # for the record, where marginal pairs are evaluated anyway
+    "chi2": Term(balance_chi2, "pairs", ("unbiased", "bandwidth")),
+    "kl": Term(balance_kl, "pairs"),
+    "multiclass": Term(balance_multiclass, "sets", ("gamma", "unbiased", "bandwidth")),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +102,11 @@ class Objective:
         one_of("balance", self.balance, BALANCES)
         for name in ("unbiased", "normalized"):
             true_or_false(name, getattr(self, name))
-        finite_number("strength, the weight λ of the balance,", self.strength, least=0)
-        finite_number("gamma", self.gamma, above=0)
-        whole_number("contrastive", self.contrastive, least=1)
-        whole_number("normalizer", self.normalizer, least=1)
-        if self.balance == "multiclass" and self.loss != "nre_c":
-            raise ValueError(f"multiclass balance is for contrastive losses (nre_c), not for {self.loss}; use 'chi2'")
-        if self.balance == "kl" and self.unbiased:
-            raise ValueError("KL balance is a logarithm of means and has no unbiased estimate; use 'chi2'")
+        term = BALANCES[self.balance]
+        if term.of == "sets" and LOSSES[self.loss].of != "sets":
+            raise ValueError(f"{self.balance} balance is for contrastive losses, not for {self.loss}; use 'chi2'")
+        if self.unbiased and self.balance != "none" and "unbiased" not in term.takes:
+            raise ValueError(f"{self.balance} balance has no unbiased estimate; use 'chi2'")
 
     @property
     def balanced(self) -> bool:
@@ -83,6 +118,12 @@ class Objective:
         """Whether the loss has no lower bound at 0, which decides how a plateau is recognised."""
         return self.loss == "npe" or (self.unbiased and self.balanced)
 
+    @property
+    def bandwidth(self) -> int:
+        """How far apart two terms of the balance may be and still share a θ."""
+        bandwidth = BALANCES[self.balance].rolls(self) - 1
+        return max(bandwidth, self.normalizer) if self.normalized else bandwidth
+
 
 def rolls_needed(objective: Objective) -> int:
     """How many rolls of θ through the batch the objective looks at.
@@ -91,11 +132,10 @@ def rolls_needed(objective: Objective) -> int:
         >>> [rolls_needed(Objective(loss)) for loss in LOSSES]
         [1, 2, 6]
     """
-    rolls = {"npe": 1, "nre": 2, "nre_c": objective.contrastive + 1}[objective.loss]
+    rolls = LOSSES[objective.loss].rolls(objective)
     if objective.balanced:
-        rolls = max(rolls, 2)
-        if objective.normalized:
-            rolls = max(rolls, objective.normalizer + 1)
+        normalizer = objective.normalizer + 1 if objective.normalized else 0
+        rolls = max(rolls, BALANCES[objective.balance].rolls(objective), normalizer)
     return rolls
 
 
@@ -109,8 +149,7 @@ def pairs_needed(objective: Objective) -> int:
         [2, 4]
     """
     least = max(2, rolls_needed(objective))
-    unbiased = objective.balanced and objective.unbiased and objective.balance != "kl"
-    return max(least, 2 + 2 * _bandwidth(objective)) if unbiased else least
+    return max(least, 2 + 2 * objective.bandwidth) if objective.balanced and objective.unbiased else least
 
 
 def prior_loss(objective: Objective) -> float:
@@ -123,12 +162,6 @@ def prior_loss(objective: Objective) -> float:
     h = torch.zeros(1, rolls_needed(objective), pairs_needed(objective))
     total, _ = objective_terms(h, [objective], torch.zeros(1, dtype=torch.int64), torch.tensor([objective.strength]))
     return float(total)
-
-
-def _bandwidth(objective: Objective) -> int:
-    """How far apart two terms of the balance may be and still share a θ."""
-    bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
-    return max(bandwidth, objective.normalizer) if objective.normalized else bandwidth
 
 
 def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], list[int]]:
@@ -173,12 +206,8 @@ def objective_terms(
         # A member sees 0 in the formulas that are not its own, so that none of them can hand it a NaN gradient.
         h = log_ratios if len(kinds) == 1 else torch.where(mine[:, None, None], log_ratios, 0.0)
         balance = _balance(h, kind)
-        if kind.loss == "npe":
-            loss = npe(h[..., 0, :])
-        elif kind.loss == "nre":
-            loss = nre(*joint_and_marginal(h))
-        else:
-            loss = nre_c(*contrastive_sets(h, kind.contrastive), gamma=kind.gamma)
+        term = LOSSES[kind.loss]
+        loss = term.function(*term.arguments(h, kind), **term.keywords(kind))
         if kind.balanced:
             loss = loss + strength * balance
         total = torch.where(mine, loss, total)
@@ -187,16 +216,11 @@ def objective_terms(
 
 
 def _balance(h: Tensor, objective: Objective) -> Tensor:
-    rolls = h.shape[-2]
-    if not objective.balanced:
-        return balance_chi2(*joint_and_marginal(h)) if rolls > 1 else h.new_full(h.shape[:-2], float("nan"))
-    bandwidth = _bandwidth(objective)
-    if objective.normalized:
+    """The balance term, with shape `(*,)`; NaN where nobody asked for it and there are no marginal pairs."""
+    if h.shape[-2] < 2:
+        return h.new_full(h.shape[:-2], float("nan"))
+    if objective.balanced and objective.normalized:
         log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2, keepdim=True)
         h = h - (log_z - math.log(objective.normalizer))
-    if objective.balance == "chi2":
-        return balance_chi2(*joint_and_marginal(h), unbiased=objective.unbiased, bandwidth=bandwidth)
-    if objective.balance == "kl":
-        return balance_kl(*joint_and_marginal(h))
-    sets = contrastive_sets(h, objective.contrastive)
-    return balance_multiclass(*sets, gamma=objective.gamma, unbiased=objective.unbiased, bandwidth=bandwidth)
+    term = BALANCES[objective.balance if objective.balanced else "none"]
+    return term.function(*term.arguments(h, objective), **term.keywords(objective))

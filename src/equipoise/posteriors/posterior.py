@@ -34,6 +34,9 @@ from .training_range import warn_if_far
 if TYPE_CHECKING:
     import xarray as xr
 
+#: Entries of a record that are lists with one value per member.
+PER_MEMBER = ("seeds", "fold")
+
 
 class Posterior:
     """q(θ|x) of one or several members.
@@ -121,7 +124,8 @@ class Posterior:
             history = xr.concat(histories, "member", join="outer", data_vars="all", combine_attrs="override")
             names = [str(m) for m in range(history.sizes["member"])]
             history = history.assign_coords(member=names).transpose("epoch", "member", ...)
-        record = first.record | {"seeds": [s for p in posteriors for s in p.record.get("seeds", [])]}
+        lists = [name for name in PER_MEMBER if name in first.record]
+        record = first.record | {name: [v for p in posteriors for v in p.record.get(name, [])] for name in lists}
         return cls(first.network, stack, history, record)
 
     def select(self, members: list[int]) -> Posterior:
@@ -129,7 +133,9 @@ class Posterior:
         rows = torch.tensor(members, device=self.device)
         stack = {name: w[rows] for name, w in self.stack.items()}
         history = None if self.history is None else self.history.isel(member=members)
-        return Posterior(self.network, stack, history, self.record)
+        lists = {n: v for n, v in self.record.items() if n in PER_MEMBER and len(v) == self.n_members}
+        record = self.record | {name: [values[m] for m in members] for name, values in lists.items()}
+        return Posterior(self.network, stack, history, record)
 
     def to(self, device: str | torch.device | None) -> Posterior:
         """The same posterior on another device; None takes a GPU where there is one."""

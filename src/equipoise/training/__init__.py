@@ -3,9 +3,9 @@
     fit ──► fit_many ──► train_stack ──► step ──► losses
             inputs       loop            step
             standardize  batches, data   graphs
-            modules      plateau
-            members      checkpoint
-            outcome      state
+            modules      checkpoint
+            members      state
+            outcome, crossfit
 
 Below a function stand the files that it uses; `settings` is used everywhere.
 """

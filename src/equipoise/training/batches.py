@@ -21,15 +21,8 @@ from torch import Tensor
 from .data import Data
 from .state import MemberState
 
-
-def _signed(value: int) -> int:
-    """A 64-bit pattern as the int64 that torch holds."""
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
+#: splitmix64's constants, as the int64 that torch holds.
+_GOLDEN, _MIX_1, _MIX_2 = (v - (1 << 64) for v in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -61,22 +54,24 @@ class Batches:
     """The batches of the members that are in a stack now.
 
     Arguments:
-        train: the training sets.
-        validation: the validation sets.
+        data: the data sets.
+        rows: the rows that train and those that validate, with shapes `(F, N)` and `(F, V)`; `state.fold` says which
+            of the F tables is a member's.
         state: the members.
         size: pairs in a batch.
     """
 
-    def __init__(self, train: Data, validation: Data, state: MemberState, size: int) -> None:
-        self.train, self.validation, self.state, self.size = train, validation, state, size
-        self.order = torch.zeros(len(state.weights), train.n, dtype=torch.int64, device=train.device)
-        self.cursor = torch.zeros((), dtype=torch.int64, device=train.device)
+    def __init__(self, data: Data, rows: tuple[Tensor, Tensor], state: MemberState, size: int) -> None:
+        self.data, self.state, self.size = data, state, size
+        self._train, self._validation = (table.to(data.device) for table in rows)
+        self.order = torch.zeros(len(state.weights), self._train.shape[1], dtype=torch.int64, device=data.device)
+        self.cursor = torch.zeros((), dtype=torch.int64, device=data.device)
         # Where all members validate on the same pairs, these are read and embedded once, not once per member.
-        same_x, same_code = (bool((t == t[0]).all()) for t in (state.data_set, state.code_set))
-        self.validation_data_set = state.data_set[:1] if same_x else state.data_set
-        self.validation_code_set = state.code_set[:1] if same_code else state.code_set
+        same = [bool((t == t[0]).all()) for t in (state.fold, state.data_set, state.code_set)]
+        self._one_x, self._one_code = (slice(1 if same[0] and same[k] else None) for k in (1, 2))
         # Where x is streamed the host knows what to read next, and reads while the device computes.
         self._data_set = state.data_set.cpu()
+        self._fold, self._validation_reads = state.fold.cpu(), rows[1].cpu()
         self._reads: Iterator[Tensor] = iter(())
         self._arrived = torch.empty(0)
         self._inboxes: dict[int, Tensor] = {}
@@ -84,16 +79,17 @@ class Batches:
 
     def shuffle(self, epoch: int) -> None:
         """Begin an epoch."""
-        self.order.copy_(permutations(self.state.shuffle_key, epoch, self.train.n))
+        order = permutations(self.state.shuffle_key, epoch, self.order.shape[1])
+        self.order.copy_(self._train[self.state.fold.unsqueeze(1), order])
         self.cursor.zero_()
-        if self.train.stream:
+        if self.data.stream:
             self._reads = iter(self.order.cpu().split(self.size, 1))
 
     def receive(self, captured: bool) -> None:
         """Read the next batch of what is streamed, and send it to where a captured step looks for it."""
-        if not self.train.stream:
+        if not self.data.stream:
             return
-        self._arrived = self.train.x_batch(self._data_set, next(self._reads))
+        self._arrived = self.data.x_batch(self._data_set, next(self._reads))
         if captured:
             pairs = self._arrived.shape[1]
             if pairs not in self._inboxes:
@@ -108,20 +104,24 @@ class Batches:
 
     def take(self, size: int) -> tuple[Tensor, Tensor]:
         """The next `size` pairs of each member: codes `(M, size, E)` and observations `(M, size, *x_shape)`."""
-        index = self.order.index_select(1, self.cursor + torch.arange(size, device=self.order.device))
+        rows = self.order.index_select(1, self.cursor + torch.arange(size, device=self.order.device))
         self.cursor += size
-        x = self._arrived if self.train.stream else self.train.x_batch(self.state.data_set, index)
-        return self.train.code_batch(self.state.code_set, index), x
+        x = self._arrived if self.data.stream else self.data.x_batch(self.state.data_set, rows)
+        return self.data.code_batch(self.state.code_set, rows), x
 
-    def validation_batch(self, low: int) -> tuple[Tensor, Tensor]:
-        """The rows of the validation set from `low` on, with shape `(size,)`, and their x, `(M or 1, size, *x_shape)`.
+    def validation_batch(self, low: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes `(M or 1, R, size, E)` and x `(M or 1, size, *x_shape)` of the validation pairs from `low` on.
 
-        Every piece has the training batch's shape, so that nothing new has to be compiled: the last wraps around.
+        `rolled`, `(R, V)`, says which pair's θ stands in each place. Every piece has the training batch's shape, so
+        that nothing new has to be compiled: the last wraps around.
         """
-        n = self.validation.n
-        rows = torch.arange(low, low + self.size, device=self.order.device) % n
-        if self.validation.stream:  # the host reads, and need not ask the device what
-            which, wanted = self._data_set[: len(self.validation_data_set)], torch.arange(low, low + self.size) % n
+        state, n = self.state, rolled.shape[1]
+        places = torch.arange(low, low + self.size, device=rolled.device) % n
+        theta = self._validation[state.fold[self._one_code, None, None], rolled[:, places]]
+        code = self.data.code_batch(state.code_set[self._one_code], theta.flatten(1)).unflatten(1, theta.shape[1:])
+        if self.data.stream:  # the host reads, and need not ask the device what
+            which, fold, table = self._data_set, self._fold, self._validation_reads
+            places = torch.arange(low, low + self.size) % n
         else:
-            which, wanted = self.validation_data_set, rows
-        return rows, self.validation.x_batch(which, wanted.expand(len(which), -1))
+            which, fold, table = state.data_set, state.fold, self._validation
+        return code, self.data.x_batch(which[self._one_x], table[fold[self._one_x, None], places])

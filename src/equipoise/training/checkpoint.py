@@ -30,16 +30,13 @@ from equipoise.support.files import write_whole
 from .data import BLOCK_NUMBERS
 
 #: Of the file. Raise it when what is in it changes, or what a training is known by.
-FORMAT = 4
+FORMAT = 5
 
 
 class Checkpoint:
     """The file of one stack.
 
-    Arguments:
-        path: the file.
-        identity: the fingerprint of everything that decides the result.
-        interval: seconds between two checkpoints.
+    `identity` is the fingerprint of everything that decides the result, `interval` the seconds between two checkpoints.
     """
 
     def __init__(self, path: Path, identity: str, interval: float = 30.0) -> None:
@@ -71,12 +68,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
-        """The stored state, or None where there is none yet.
-
-        Raises:
-            CheckpointMismatch: it belongs to another training, or to another version.
-            DamagedFile: it is cut short or altered.
-        """
+        """The stored state, or None where there is none yet."""
         if not self.path.exists():
             return None
         try:
@@ -84,20 +76,16 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise DamagedFile(
-                f"the checkpoint {self.path} cannot be read ({error}); delete it to start anew"
-            ) from error
+            raise DamagedFile(f"{self.path} cannot be read ({error}); delete it to start anew") from error
         if metadata.get("format") != str(FORMAT):
-            raise CheckpointMismatch(
-                f"the checkpoint {self.path} is of another version of Equipoise; delete the file to start anew"
-            )
+            raise CheckpointMismatch(f"{self.path} is of another version of Equipoise; delete it to start anew")
         if metadata.get("identity") != self.identity:
             raise CheckpointMismatch(
-                f"the checkpoint {self.path} belongs to another training (other data, prior, method, settings, "
-                "seed or first weights). Give another checkpoint path, or delete the file to start anew."
+                f"{self.path} belongs to another training (other data, prior, method, settings, seed or first "
+                "weights); give another checkpoint path, or delete it to start anew"
             )
         if metadata.get("digest") != _digest(tensors):
-            raise DamagedFile(f"the checkpoint {self.path} has changed since it was written; delete it to start anew")
+            raise DamagedFile(f"{self.path} has changed since it was written; delete it to start anew")
         return tensors
 
 

@@ -15,11 +15,13 @@ with \(q_g\) the members of group g that are blind to pair i. The problem is con
 
 from __future__ import annotations
 
-__all__ = ["fold_rows", "log_score_weights"]
+__all__ = ["fold_rows", "log_score_weights", "out_of_fold"]
 
 import torch
 from torch import Tensor
 
+from equipoise.posteriors import Posterior
+from equipoise.support.checks import whole_number
 from equipoise.support.randomness import generator
 
 #: The most steps of the climb, and the largest change of a weight at which it ends.
@@ -44,9 +46,7 @@ def fold_rows(n: int, folds: int, least: int = 2, seed: int = 0) -> tuple[Tensor
         >>> train.shape, judge.shape, len(judge.unique())
         (torch.Size([5, 9]), torch.Size([5, 2]), 10)
     """
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
-        raise ValueError(f"folds is a whole number, at least 2, or None for one common split; got {folds!r}")
-    size = n // folds
+    size = n // whole_number("folds", folds, least=2)
     if size < least:
         raise ValueError(
             f"{n} simulations in {folds} folds leave {size} to judge each member, which needs at least {least}; use "
@@ -56,6 +56,25 @@ def fold_rows(n: int, folds: int, least: int = 2, seed: int = 0) -> tuple[Tensor
     judge = rows[: size * folds].reshape(folds, size).sort(1).values
     mask = torch.ones(folds, n, dtype=torch.bool).scatter(1, judge, False)
     return mask.nonzero()[:, 1].reshape(folds, -1), judge
+
+
+def out_of_fold(posterior: Posterior, n: int) -> tuple[Tensor, list[list[int]]]:
+    """The pairs that judge a cross-fitted posterior, and the members that never trained on them.
+
+    Arguments:
+        posterior: of `fit(..., folds=F)`.
+        n: how many pairs it was fitted to, as a check.
+
+    Returns:
+        Rows of θ and x with shape `(F, n // F)`, and for each fold the members that are blind to it.
+    """
+    record = posterior.record
+    if "folds" not in record:
+        raise ValueError("the posterior was not fitted with folds: its members share one validation set")
+    if n != record["pairs"]:
+        raise ValueError(f"the posterior was fitted to {record['pairs']} pairs, got {n}; give the same pairs")
+    _, rows = fold_rows(n, record["folds"], seed=record["split_seed"])
+    return rows, [[m for m, f in enumerate(record["fold"]) if f == fold] for fold in range(record["folds"])]
 
 
 def log_score_weights(log_prob: Tensor) -> Tensor:

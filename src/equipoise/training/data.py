@@ -1,21 +1,20 @@
 """Data sets on the device, held once however many members read them.
 
-Members of a stack read one of S data sets of equal size N. x keeps its own, possibly small, dtype, with shape `(S,
-N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more
-where members that share a stack start differently. A batch is a gather with indices of shape `(M, B)`.
+Members of a stack read one of S data sets of equal size N. x keeps its own, possibly small, dtype, with shape
+`(S, N, *x_shape)`. What the network needs of θ is encoded once, with shape `(C, N, E)`: one code a data set, or more
+where members that share a stack start differently. A batch is a gather with row numbers of shape `(M, B)`; which rows
+train a member and which validate it are tables of row numbers (`batches`), not copies.
 
 x that is not in memory at all (memory-mapped, or in a file that gives rows by index) is read once, if a GPU has room
 for it. Where it does not fit on the device it stays where it is, and each batch is read and sent when it is needed. A
 CPU reads memory-mapped files so too, which costs no more than memory does; of HDF5, which may have to unpack a whole
-file for a few rows, only what is large. Training and validation rows are kept as their numbers, not as
-copies.
+file for a few rows, only what is large.
 """
 
 from __future__ import annotations
 
-__all__ = ["Data", "Rows", "take"]
+__all__ = ["Data", "take"]
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -55,53 +54,6 @@ def take(x: Any, rows: Tensor) -> Tensor:
     return tensor if in_order else tensor[torch.from_numpy(place)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Some rows of an array, read when they are needed.
-
-    Arguments:
-        x: a tensor, a NumPy array (memory-mapped too), or anything with `shape` and rows by index (of HDF5, say).
-        rows: which; None for all.
-    """
-
-    x: Any
-    rows: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.x) if self.rows is None else len(self.rows)
-
-    @property
-    def numel(self) -> int:
-        """How many numbers they hold."""
-        return len(self) * math.prod(self.x.shape[1:])
-
-    def whole(self) -> Tensor:
-        """All rows; a view of a tensor where they are contiguous."""
-        return take(self.x, torch.arange(len(self)) if self.rows is None else self.rows)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of a row, found by reading one."""
-        return self.x.dtype if isinstance(self.x, Tensor) else self.read(torch.zeros(1, dtype=torch.int64)).dtype
-
-    def copy_to(self, place: Tensor) -> None:
-        """Copy all rows into a tensor with shape `(B, *x_shape)`, in blocks where they are not in memory."""
-        if isinstance(self.x, Tensor):
-            place.copy_(self.whole())
-            return
-        for some in torch.arange(len(self)).split(max(1, BLOCK_NUMBERS * len(self) // max(1, self.numel))):
-            found = same_kind(self.read(some), place.dtype)
-            if not bool(found.isfinite().all()):  # what lies in memory has been checked before
-                bad = some[~found.flatten(1).isfinite().all(1)]
-                row = int(bad[0] if self.rows is None else self.rows[bad[0]])
-                raise ValueError(f"x has NaN or infinite values, in row {row} for one; leave those simulations out")
-            place[some[0] : some[-1] + 1] = found.to(place.device)
-
-    def read(self, index: Tensor) -> Tensor:
-        """The rows of an index `(B,)` on the CPU, with shape `(B, *x_shape)`."""
-        return take(self.x, index if self.rows is None else self.rows[index])
-
-
 def same_kind(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows of the dtype that the first one had; whole numbers with a mask become floats, and are refused."""
     if rows.is_floating_point() and not dtype.is_floating_point:
@@ -114,45 +66,36 @@ class Data:
 
     Arguments:
         codes: what the networks need of θ, C tensors with shape `(N, E)`.
-        xs: S arrays of observations with shape `(*, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or
+        xs: S arrays of observations with shape `(N, *x_shape)`: tensors, NumPy arrays (memory-mapped ones too), or
             anything with `shape` and rows by index.
         device: where batches are wanted.
         stream: True or False to force, None to decide by the memory that is free.
-        rows: which N rows of each array these are; None for all.
     """
 
     def __init__(
-        self,
-        codes: Sequence[Tensor],
-        xs: Sequence[Any],
-        device: torch.device,
-        stream: bool | None = None,
-        rows: Tensor | None = None,
+        self, codes: Sequence[Tensor], xs: Sequence[Any], device: torch.device, stream: bool | None = None
     ) -> None:
-        self.device = device
-        self.n = len(codes[0])
-        self.xs = [Rows(x, rows) for x in xs]
-        if {len(c) for c in codes} | {len(x) for x in self.xs} != {self.n}:
-            raise ValueError(f"the data sets of a stack have equal sizes, got {[len(x) for x in self.xs]}")
+        self.device, self.xs, self.n = device, xs, len(codes[0])
         self.codes = torch.stack([c.to(device) for c in codes])
-        self.x_shape = tuple(self.xs[0].x.shape[1:])
-        self.dtype = functools.reduce(torch.promote_types, [x.dtype for x in self.xs])
+        self.x_shape = tuple(xs[0].shape[1:])
+        first = torch.zeros(1, dtype=torch.int64)
+        self.dtype = functools.reduce(torch.promote_types, [take(x, first).dtype for x in xs])
         if self.dtype == torch.float64:  # which networks do not compute with, unless that is the default
             self.dtype = torch.get_default_dtype()
         self.stream = self._must_stream() if stream is None else stream
         try:
             self.x: Tensor | None = None if self.stream else self._held()
         except torch.OutOfMemoryError:  # somebody else on the same GPU was faster
-            if stream is not None or all(isinstance(r.x, Tensor) for r in self.xs):
+            if stream is not None or all(isinstance(x, Tensor) for x in xs):
                 raise
             self.stream, self.x = True, None
 
     def _must_stream(self) -> bool:
-        on_disk = [r.x for r in self.xs if not isinstance(r.x, Tensor)]
-        size = sum(r.numel for r in self.xs) * self.dtype.itemsize
+        on_disk = [x for x in self.xs if not isinstance(x, Tensor)]
+        size = sum(math.prod(x.shape) for x in self.xs) * self.dtype.itemsize
         if self.device.type != "cuda":
             return any(isinstance(x, np.ndarray) for x in on_disk) or (bool(on_disk) and size > READ_WHOLE_BELOW)
-        if not on_disk and all(r.x.device == self.codes.device for r in self.xs):  # "cuda" is not "cuda:0"
+        if not on_disk and all(x.device == self.codes.device for x in self.xs):  # "cuda" is not "cuda:0"
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         # What PyTorch holds from earlier trainings and does not use is free as well.
@@ -161,12 +104,21 @@ class Data:
 
     def _held(self) -> Tensor:
         """All data sets on the device, with shape `(S, N, *x_shape)`; each is put in its place before the next is
-        read, so that there are never two copies of all of them."""
-        if len(self.xs) == 1 and isinstance(self.xs[0].x, Tensor):
-            return self.xs[0].whole().to(self.device).unsqueeze(0)
+        read, in blocks where it is not in memory, so that there are never two copies of all of them."""
+        if len(self.xs) == 1 and isinstance(self.xs[0], Tensor):
+            return self.xs[0].to(self.device).unsqueeze(0)
         held = torch.empty((len(self.xs), self.n, *self.x_shape), dtype=self.dtype, device=self.device)
+        block = max(1, BLOCK_NUMBERS // max(1, math.prod(self.x_shape)))
         for place, x in zip(held, self.xs, strict=True):
-            x.copy_to(place)
+            if isinstance(x, Tensor):
+                place.copy_(x)
+                continue
+            for some in torch.arange(self.n).split(block):
+                found = same_kind(take(x, some), self.dtype)
+                bad = some[~found.flatten(1).isfinite().all(1)]
+                if len(bad):  # what lies in memory has been checked before
+                    raise ValueError(f"x has NaN or infinite values, in row {int(bad[0])} for one; leave it out")
+                place[some[0] : some[-1] + 1] = found.to(self.device)
         return held
 
     def code_batch(self, which: Tensor, index: Tensor) -> Tensor:
@@ -183,8 +135,8 @@ class Data:
         for s in sorted(set(members)):
             mine = [m for m, w in enumerate(members) if w == s]
             # A file is asked once for the rows of all members: it may have to unpack much of itself each time.
-            together = not isinstance(self.xs[s].x, np.ndarray | Tensor)
+            together = not isinstance(self.xs[s], np.ndarray | Tensor)
             for some in [mine] if together else [[m] for m in mine]:
-                found = same_kind(self.xs[s].read(rows[some].flatten()), self.dtype)
+                found = same_kind(take(self.xs[s], rows[some].flatten()), self.dtype)
                 x[some] = found.to(self.dtype).unflatten(0, (len(some), -1))
         return x.to(self.device, non_blocking=True)

@@ -27,6 +27,7 @@ from equipoise.support.randomness import integer
 from equipoise.support.words import did_you_mean
 
 from .checkpoint import Checkpoint
+from .crossfit import fold_rows
 from .data import take
 from .inputs import Pairs, check_pairs, split_rows, warn_about_few
 from .loop import OnEpoch, Trained, train_stack
@@ -35,9 +36,6 @@ from .modules import as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
 from .settings import DEFAULT, PAPER, Settings, batch_for
 from .standardize import rows_to_read, theta_scaling, x_scaling
-
-#: Former keywords of `fit` that are fields of a method under another name.
-RENAMED = {"unbiased_balance": "unbiased", "normalized_balance": "normalized"}
 
 
 def fit(
@@ -52,7 +50,7 @@ def fit(
     members: int = 5,
     epochs: int | None = None,
     batch_size: int | None = None,
-    validation_fraction: float = 0.1,
+    validation_fraction: float | None = None,
     standardize: bool = True,
     keep: str | None = None,
     embedding: nn.Module | Embedding | None = None,
@@ -60,6 +58,7 @@ def fit(
     device: str | torch.device | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
+    folds: int | None = None,
     settings: Settings | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
@@ -71,10 +70,8 @@ def fit(
         theta: parameters drawn from the prior, with shape `(N, D)`; or simulations, as `eq.simulate` returns them,
             which hold x too.
         x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
-            themselves (`pairs`, or an `eq.Store`), or what reads rows from a file (`numpy.memmap`, an h5py dataset).
-            Whole-number dtypes are kept as they are until they are used.
-        prior: the prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and
-            `log_prob`.
+            themselves, or what reads rows from a file (`numpy.memmap`, an h5py dataset).
+        prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and `log_prob`.
         method: a name of `eq.METHODS`, or a method of your own: `eq.METHODS["bnpe"].but(hidden=(64, 64))`. The default,
             a balanced flow started at the prior, draws fast and cannot leak; a mixture of several is wider than one of
             them, which alone is often overconfident.
@@ -85,9 +82,9 @@ def fit(
         epochs: at most this many; None follows the settings (500).
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
             steps).
-        validation_fraction: the share of the pairs that validates and never trains.
-        standardize: scale θ by the prior and x by the training pairs. A flow is the identity beyond ±5, so leave
-            this on.
+        validation_fraction: the share of the pairs that validates and never trains; None for 0.1.
+        standardize: scale θ by the prior and x by the training pairs (with folds, by all). A flow is the identity
+            beyond ±5, so leave this on.
         keep: "best" validation weights or the "last"; None follows the settings ("best").
         embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; None chooses by shape: a vector as it is, (T, C)
             a series, (C, H, W) an image.
@@ -95,6 +92,8 @@ def fit(
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
         checkpoint: a directory that keeps the state, so that a training that was killed or interrupted goes on.
+        folds: F for cross-fitting: member m trains on all pairs but fold m % F, which validates it, so that every pair
+            can be judged by members that never trained on it (`training.crossfit`). None for one common split.
         settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
@@ -110,10 +109,7 @@ def fit(
     members = whole_number("members", members, least=1)
     row = resolve(method, balance, balance_strength, start)
     if network is not None and row.network != "classifier":
-        raise ValueError(
-            f"a network of your own gives a ratio, and is trained as a classifier is; method={row.name!r} trains a "
-            "flow. Choose one of nre, bnre, nre_c, bnre_c."
-        )
+        raise ValueError(f"network= is trained as a classifier, and method={row.name!r} trains a flow; use 'nre', say")
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(f"settings is an eq.Settings, got {settings!r}")
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
@@ -124,14 +120,16 @@ def fit(
     prior = as_prior(prior)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
     warn_unless_drawn_from(prior, pairs.theta)
-    finite_number("validation_fraction", validation_fraction, above=0, below=1)
-    warn_about_few(len(pairs.theta), validation_fraction)
+    warn_about_few(len(pairs.theta), _validation_share(validation_fraction, folds))
+    if folds is not None and members < folds:
+        raise ValueError(f"folds={folds} needs at least as many members, got members={members}")
     posteriors = fit_many(
-        [Member(row, integer(seed, "member", m)) for m in range(members)],
+        [Member(row, integer(seed, "member", m), fold=None if folds is None else m % folds) for m in range(members)],
         [pairs],
         prior=prior,
         settings=settings,
         validation_fraction=validation_fraction,
+        folds=folds,
         standardize=standardize,
         embedding=embedding,
         network=network,
@@ -144,10 +142,8 @@ def fit(
     alive = [p for p in posteriors if p is not None]
     if not alive:
         raise RuntimeError(
-            f"{'the member' if members == 1 else f'all {members} members'} diverged: no validation loss was ever "
-            f"finite. Lower learning_rate (now {settings.learning_rate})"
-            + ("" if settings.clip is None else f" or clip (now {settings.clip})")
-            + " in settings=, and check x for extreme values."
+            f"all members ({members}) diverged: no validation loss was ever finite. Lower learning_rate (now "
+            f"{settings.learning_rate}) or clip (now {settings.clip}) in settings=, and check x for extreme values."
         )
     warn_of_idle_members(alive, row.objective, settings)
     whole = Posterior.joined(alive)
@@ -160,7 +156,8 @@ def fit_many(
     *,
     prior: Any,
     settings: Settings = PAPER,
-    validation_fraction: float = 0.1,
+    validation_fraction: float | None = None,
+    folds: int | None = None,
     standardize: bool = False,
     embedding: nn.Module | Embedding | None = None,
     network: nn.Module | None = None,
@@ -174,20 +171,13 @@ def fit_many(
     """Train many members at once: several methods, strengths, seeds and data sets.
 
     Arguments:
-        members: what to train.
+        members: what to train; with folds, each with its fold.
         data: pairs `(theta, x)` of equal sizes; each member reads one.
-        prior: the prior.
-        settings: how to train.
-        validation_fraction: the share of each data set that validates.
-        standardize: scale θ by the prior and x by the training pairs; the paper does not.
-        embedding: as in `fit`, or an `Embedding`.
-        network: as in `fit`.
+        standardize: as in `fit`; the paper does not.
         x_scale: what x is divided by where it is not standardised.
-        device: where to train; None takes a GPU where there is one.
-        split_seed: of the split into training and validation, where the settings shuffle.
-        checkpoint: as in `fit`.
-        on_epoch: as in `fit`, of all members.
-        progress: as in `fit`.
+        split_seed: of the folds, or of the split into training and validation, where the settings shuffle.
+
+    All others are as in `fit`.
 
     Returns:
         One posterior per member, in order, each with its own history; None where a member never had a finite loss.
@@ -200,28 +190,32 @@ def fit_many(
     target = as_device(device)
     dtype = torch.get_default_dtype()
     pairs = [pair if isinstance(pair, Pairs) else check_pairs(*pair, prior, dtype) for pair in data]
-    sizes = {len(theta) for theta, _ in pairs}
-    shapes = {tuple(x.shape[1:]) for _, x in pairs}
-    if len(sizes) > 1 or len(shapes) > 1:
-        raise ValueError(
-            f"data sets that train together have equal sizes and shapes, got {sorted(sizes)} pairs of {sorted(shapes)}"
-        )
-    (n,), (x_shape,) = sizes, shapes
-    rows = split_rows(
-        n, validation_fraction, settings, max(pairs_needed(m.method.objective) for m in members), split_seed
-    )
+    shapes = sorted({tuple(x.shape) for _, x in pairs})
+    if len(shapes) > 1:
+        raise ValueError(f"data sets that train together have equal sizes and shapes; x has {shapes}")
+    ((n, *rest),) = shapes
+    x_shape = tuple(rest)
+    if not all((m.fold is None) if folds is None else (m.fold in range(folds)) for m in members):
+        raise ValueError(f"each member has a fold from 0 to folds - 1, or None without folds; folds={folds}")
+    share = _validation_share(validation_fraction, folds)
+    least = max(pairs_needed(m.method.objective) for m in members)
+    if folds is None:
+        used, judge = split_rows(n, share, settings, least, split_seed)
+        rows = used.unsqueeze(0), judge.unsqueeze(0)
+    else:
+        used, rows = torch.arange(n), fold_rows(n, folds, least, split_seed)
     if settings.batch_size is None:
-        settings = dataclasses.replace(settings, batch_size=batch_for(n, validation_fraction))
+        settings = dataclasses.replace(settings, batch_size=batch_for(n, share))
 
     # A network of your own sees x as it is.
     body = as_embedding(embedding if network is None else Flat(x_shape), x_shape, progress)
     place = prior.to(target)
     loc, scale = (t.to(target) for t in theta_scaling(prior, standardize))
     nets = [network_of(m, place, body, loc, scale, network) for m in members]
-    scales = [x_scaling(body, x, rows[0], standardize and network is None, x_scale) for _, x in pairs]
-    try_out(nets[0], pairs, rows[0], scales)
+    scales = [x_scaling(body, x, used, standardize and network is None, x_scale) for _, x in pairs]
+    try_out(nets[0], pairs, used, scales)
     # The paper's protocols know their data; yours may meet an observation that is unlike them.
-    some = rows[0][: rows_to_read(1 << 14, x_shape)]
+    some = used[: rows_to_read(1 << 14, x_shape)]
     memories = [
         describe_training(theta[some], torch.as_tensor(take(x, some)), body.statistics_shape) if standardize else {}
         for theta, x in pairs
@@ -234,7 +228,7 @@ def fit_many(
         inputs = stack_inputs(mine, their_nets, pairs, scales, rows, settings, target)
         kept = None
         if checkpoint is not None:
-            identity = stack_identity(inputs, mine, their_nets, pairs, rows, settings)
+            identity = stack_identity(inputs, mine, their_nets, pairs, settings)
             kept = Checkpoint(Path(checkpoint) / f"stack-{number}.safetensors", identity)
         trained = train_stack(
             inputs,
@@ -246,16 +240,27 @@ def fit_many(
         )
         places |= {member: (net, trained, k) for k, (member, net) in enumerate(zip(mine, their_nets, strict=True))}
         warn_of_divergence(trained, mine, wanted)
-    return [posterior_of(m, *places[m.training], settings, target, n, memories[m.data]) for m in wanted]
+    common = {"pairs": n} | ({} if folds is None else {"folds": int(folds), "split_seed": int(split_seed)})
+    facts = [common | {"memory": memory} for memory in memories]
+    return [posterior_of(m, *places[m.training], settings, target, facts[m.data]) for m in wanted]
+
+
+def _validation_share(validation_fraction: float | None, folds: int | None) -> float:
+    """The share of the pairs that validates a member."""
+    if folds is None:
+        share = 0.1 if validation_fraction is None else validation_fraction
+        return finite_number("validation_fraction", share, above=0, below=1)
+    if validation_fraction is not None:
+        raise ValueError("validation_fraction and folds exclude each other: a fold validates")
+    return 1 / whole_number("folds", folds, least=2)
 
 
 def _where_it_went(name: str, value: Any) -> str:
-    """What to say of a keyword that `fit` does not have."""
+    """Where to give a keyword that `fit` does not have."""
     if name in Settings.__dataclass_fields__:
         return f"{name} describes the training; give it as settings=eq.Settings({name}={value!r})"
-    field = RENAMED.get(name, name)
-    if field in Method.__dataclass_fields__:
-        return f"{name} describes the method; give it as method=eq.METHODS[NAME].but({field}={value!r})"
+    if name in Method.__dataclass_fields__:
+        return f"{name} describes the method; give it as method=eq.METHODS[NAME].but({name}={value!r})"
     names = [n for n in fit.__annotations__ if n not in ("return", "unknown")]
     return did_you_mean(name, names, "argument of fit")
 

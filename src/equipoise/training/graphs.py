@@ -17,12 +17,7 @@ from equipoise.support.errors import warn
 
 
 class Graphs:
-    """Records functions where that is possible.
-
-    Arguments:
-        possible: whether to record at all; set to False where a function cannot be recorded.
-        buffers: what the functions change.
-    """
+    """Records functions of `buffers`, which they change; `possible` becomes False where one cannot be recorded."""
 
     def __init__(self, possible: bool, buffers: Sequence[Tensor]) -> None:
         self.possible, self.buffers = possible, buffers

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.support.arrays import TOO_LARGE, as_tensor, plain
-from equipoise.support.checks import finite_number
 from equipoise.support.errors import warn
 from equipoise.support.randomness import generator
 
@@ -28,10 +27,8 @@ FEWEST_VALIDATION = 10
 class Pairs(NamedTuple):
     """Pairs that have been checked."""
 
-    #: With shape `(N, D)`.
-    theta: Tensor
-    #: A tensor with shape `(N, *x_shape)`, or what reads rows of such an array by index.
-    x: Any
+    theta: Tensor  # (N, D)
+    x: Any  # a tensor with shape `(N, *x_shape)`, or what reads rows of such an array by index
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
@@ -66,8 +63,7 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
         row = int((~inside).nonzero()[0])
         raise ValueError(
             f"{int((~inside).sum())} of {len(theta)} rows of theta lie outside the prior's support, the first is row "
-            f"{row}: "
-            f"{theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
+            f"{row}: {theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
         )
     return Pairs(theta, x)
 
@@ -76,7 +72,7 @@ def _numbers(values: Tensor, name: str) -> Tensor:
     """A dense tensor of real numbers, without its graph, or a TypeError."""
     wrong = ""
     if values.is_complex():
-        wrong = "complex: give real and imaginary parts apart" + (", as channels" if name == "x" else "")
+        wrong = "complex: give real and imaginary parts apart"
     elif values.layout != torch.strided:
         wrong = f"sparse ({values.layout}): give {name}.to_dense()"
     elif values.device.type == "meta":
@@ -87,16 +83,12 @@ def _numbers(values: Tensor, name: str) -> Tensor:
 
 
 def _observations(x: Any) -> Any:
-    """x as a tensor, or as it is where it is not in memory: memory-mapped, or anything with a shape and rows by index.
-
-    Simulations and stores (whatever has a `lazy_x`) are asked for theirs.
-    """
-    x = getattr(x, "lazy_x", x)
+    """x as a tensor, or as it is where it is not in memory: anything with a shape and rows by index."""
+    x = getattr(x, "lazy_x", x)  # of simulations and stores
     x = x if _stays_where_it_is(x) else plain(x)
     kind = getattr(getattr(x, "dtype", None), "kind", "f")  # of NumPy's and h5py's; torch's has none
     if kind not in "biuf":
-        what = "complex: give real and imaginary parts apart, as channels" if kind == "c" else f"of dtype {x.dtype}"
-        raise TypeError(f"x should be an array of real numbers, and is {what}")
+        raise TypeError(f"x should be an array of real numbers, and is of dtype {x.dtype}")
     if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
         return torch.from_numpy(np.ascontiguousarray(x))
     if isinstance(x, list | tuple):
@@ -105,9 +97,8 @@ def _observations(x: Any) -> Any:
         return _numbers(x, "x")
     if not _stays_where_it_is(x):
         raise TypeError(
-            f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations of eq.simulate or "
-            "eq.read_simulations as pairs.x, or as pairs where they are larger than memory; of other files a "
-            "numpy.memmap or an h5py dataset"
+            f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations as pairs or "
+            "pairs.x; of files a numpy.memmap or an h5py dataset"
         )
     return x
 
@@ -121,13 +112,8 @@ def _stays_where_it_is(x: Any) -> bool:
 
 
 def refuse_invalid(values: Tensor, name: str, given: Tensor | None = None, rows: Tensor | None = None) -> None:
-    """An error where values are not finite.
-
-    Arguments:
-        values: in the networks' precision, with shape `(N, …)`.
-        name: what they are.
-        given: those before they were brought to that precision.
-        rows: the numbers of these rows, where they are some of many.
+    """An error where values, with shape `(N, …)`, are not finite; `given` are those before they were brought to the
+    networks' precision, `rows` the numbers of these rows, where they are some of many.
     """
     if not values.is_floating_point():
         return
@@ -150,9 +136,8 @@ def warn_about_few(n: int, fraction: float) -> None:
     left = int(round(n * fraction, 9))
     if 2 <= left < FEWEST_VALIDATION:  # fewer are refused
         warn(
-            f"{n} simulations leave {left} pairs for validation, which decide when training stops and which "
-            f"weights are kept: with fewer than {FEWEST_VALIDATION} that is mostly chance. Simulate more, or raise "
-            "validation_fraction; and check the result with eq.diagnose, on new simulations",
+            f"{n} simulations leave {left} pairs for validation, which decide when training stops: with fewer than "
+            f"{FEWEST_VALIDATION} that is mostly chance. Simulate more, or raise validation_fraction (use fewer folds)",
         )
 
 
@@ -171,21 +156,18 @@ def _warn_about_rounding(x: Tensor, dtype: torch.dtype) -> None:
         worst = int((error / spread).nan_to_num(0, 0, 0).argmax())
         warn(
             f"single precision rounds element {worst} of x by up to {float(error[worst]):.2g}, and it varies by "
-            f"{float(spread[worst]):.2g} only. Subtract an offset from x (its mean, say) where it is computed, in "
-            "double precision",
+            f"{float(spread[worst]):.2g} only. Subtract an offset from x where it is computed, in double precision",
         )
 
 
 def split_rows(n: int, fraction: float, settings: Settings, least: int, seed: int) -> tuple[Tensor, Tensor]:
     """The rows that train and those that validate: floor((1 - fraction) n) and floor(fraction n) of them."""
-    finite_number("validation_fraction", fraction, above=0, below=1)
     # Rounded first: 0.1 * 1000 must give 100 although 0.1 is no binary fraction.
     validation, train = int(round(n * fraction, 9)), int(round(n * (1 - fraction), 9))
     if validation < least or train < least:
         raise ValueError(
             f"{n} pairs with validation_fraction={fraction} leave {train} for training and {validation} for "
-            f"validation; this method needs at least {least} of each (an unbiased balance more than a plain one). Use "
-            "more pairs, or another validation_fraction"
+            f"validation; this method needs at least {least} of each. Use more pairs, or another validation_fraction"
         )
     rows = torch.arange(n) if settings.split == "prefix" else torch.randperm(n, generator=generator(seed, "split"))
     return rows[:train].sort().values, rows[train : train + validation].sort().values

@@ -11,9 +11,8 @@ __all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from .batches import Batches
 from .checkpoint import Checkpoint
 from .data import Data
 from .graphs import Graphs
-from .plateau import apply_plateau_rule
 from .settings import Settings
 from .state import HISTORY, MemberState
 from .step import Plan, compiler_available, log_ratios, program_for, step
@@ -47,38 +45,23 @@ OnEpoch = Callable[[int, dict[str, np.ndarray]], None]
 
 @dataclasses.dataclass(frozen=True)
 class StackInputs:
-    """What a stack of members is trained from.
+    """What a stack of members is trained from."""
 
-    Arguments:
-        network: the architecture they share.
-        objectives: what each minimises.
-        state: all members before the first step, on the CPU.
-        train: the training sets.
-        validation: the validation sets.
-    """
-
-    network: Network
-    objectives: Sequence[Objective]
-    state: MemberState
-    train: Data
-    validation: Data
+    network: Network  # the architecture they share
+    objectives: Sequence[Objective]  # what each minimises
+    state: MemberState  # all members before the first step, on the CPU
+    data: Data
+    rows: tuple[Tensor, Tensor]  # those that train and those that validate, as in `Batches`
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What comes out of a stack.
+    """What comes out of a stack."""
 
-    Arguments:
-        state: all members after the last epoch, on the CPU.
-        epoch_seconds: how long each epoch took, with shape `(epochs,)`.
-        compiled: whether the step was compiled.
-        seconds: how long all of it took.
-    """
-
-    state: MemberState
-    epoch_seconds: Tensor
+    state: MemberState  # all members after the last epoch, on the CPU
+    epoch_seconds: Tensor  # how long each epoch took, with shape `(epochs,)`
     compiled: bool
-    seconds: float
+    seconds: float  # how long all of it took
 
 
 def train_stack(
@@ -90,17 +73,8 @@ def train_stack(
     progress: bool | None = None,
     label: str = "training",
 ) -> Trained:
-    """Train a stack of members to the end.
-
-    Arguments:
-        inputs: the members and their data.
-        settings: how to train; `batch_size` is a number here.
-        checkpoint: where to keep the state of an unfinished training.
-        on_epoch: called for every epoch, see `OnEpoch`.
-        progress: False for silence.
-        label: what the progress bar calls it.
-    """
-    started, device = time.monotonic(), inputs.train.device
+    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here."""
+    started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     inputs.network.embedding.prepare(device)
     everyone = inputs.state.clone()  # on the CPU; what the device knows is written to it when members leave
@@ -130,7 +104,9 @@ def train_stack(
     complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
     bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
     try:
-        with _current(device), matmul_precision(settings.tf32), bar:
+        # Graphs are captured on the current GPU, so it has to be the one that the stack is on.
+        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with current, matmul_precision(settings.tf32), bar:
             bar.advance(0)
             while bool(active.any()) and epoch < settings.epochs:
                 leaving = int(active.sum()) <= SHRINK_AT * len(active)
@@ -138,12 +114,12 @@ def train_stack(
                     everyone.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
                 if batches is None or leaving:  # until members leave, buffers stay where they are, as graphs need them
-                    batches = Batches(inputs.train, inputs.validation, state, plan.batch)
+                    batches = Batches(inputs.data, inputs.rows, state, plan.batch)
                     possible = device.type == "cuda" and inputs.network.capturable(device)
                     graphs = Graphs(possible, [*state.tensors().values(), batches.cursor])
                     steps = {n: graphs.captured(partial(step, plan, state, batches, n)) for n in set(plan.sizes)}
                     end = partial(end_epoch, plan, state, batches)
-                    finish = end if inputs.validation.stream else graphs.captured(end)
+                    finish = end if inputs.data.stream else graphs.captured(end)
                 if checkpoint is not None:
                     complete = present, state.clone(), epoch
                 new = range(epoch, min(settings.epochs, epoch + CHECK_EVERY.get(device.type, 1)))
@@ -172,22 +148,21 @@ def train_stack(
 
 def _plan(inputs: StackInputs, settings: Settings) -> Plan:
     """What is computed in each step, and in how many; raises where a batch is too small for the objectives."""
-    train, validation, network = inputs.train, inputs.validation, inputs.network
+    network, device = inputs.network, inputs.data.device
+    train, validation = (table.shape[1] for table in inputs.rows)
     assert settings.batch_size is not None
-    batch = min(settings.batch_size, train.n)
+    batch = min(settings.batch_size, train)
     rolls, least = max(map(rolls_needed, inputs.objectives)), max(map(pairs_needed, inputs.objectives))
     if batch < least:
-        raise ValueError(
-            f"a batch of {batch} pairs is too small for {rolls} rolls of θ, which need {least}; use a larger "
-            "batch_size or fewer contrastive parameters"
-        )
-    full, rest = divmod(train.n, batch)
+        raise ValueError(f"batch_size={batch} is too small for {rolls} rolls of θ, which need {least}")
+    full, rest = divmod(train, batch)
     sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
-    compiled, device = settings.compile, train.device
+    compiled = settings.compile
     if compiled is None:
         steps = settings.epochs * full * len(inputs.state.weights)
         compiled = steps >= COMPILE_FROM.get(device.type, 0) and compiler_available(device)
     kinds, _ = objective_kinds(inputs.objectives)
+    groups = torch.arange(validation).split(batch if settings.validation == "batches" else validation)
     return Plan(
         program=program_for(network, tuple(kinds), rolls, compiled, device),
         settings=settings,
@@ -195,14 +170,8 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         batch=batch,
         sizes=sizes,
         least=least,
-        validation_codes=_rolled(validation.codes, rolls, batch if settings.validation == "batches" else validation.n),
+        rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
-
-
-def _rolled(codes: Tensor, rolls: int, group: int) -> Tensor:
-    """Codes of the validation sets rolled within groups of rows, with shape `(C, R, N, E)` from `(C, N, E)`."""
-    parts = codes.split(group, dim=1)
-    return torch.stack([torch.cat([p.roll(r, 1) for p in parts], dim=1) for r in range(rolls)], dim=1)
 
 
 def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
@@ -217,26 +186,50 @@ def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
     state.balance_sum.zero_()
 
 
+def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, settings: Settings) -> None:
+    """Set learning rates, best weights and who goes on, in place, from training and validation losses `(M,)`.
+
+    The rules are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for many members at once, with one addition: a
+    member whose learning rate cannot fall further when it is due to fall has converged and stops. All is a tensor with
+    a member axis, so that the end of an epoch can be captured in a CUDA graph and the host never waits for it.
+    """
+    active = state.active.clone()
+    finite = validation.isfinite() & train.isfinite()
+    improved = active & finite & (validation < state.best_loss)
+    state.best_weights.copy_(torch.where(improved.unsqueeze(1), state.weights, state.best_weights))
+    state.best_loss.copy_(torch.where(improved, validation, state.best_loss))
+    state.best_epoch.copy_(torch.where(improved, state.epoch, state.best_epoch))
+
+    relative_target = state.reference * (1 - settings.threshold)
+    target = torch.where(state.absolute, state.reference - settings.threshold, relative_target)
+    better = finite & (validation < target)
+    state.reference.copy_(torch.where(active & better, validation, state.reference))
+    bad = torch.where(better, 0, state.bad_epochs + 1)
+    due = bad > settings.patience
+    at_minimum = state.learning_rate <= settings.min_learning_rate * (1 + 1e-6)
+    lower = (state.learning_rate * settings.factor).clamp(min=settings.min_learning_rate)
+    state.learning_rate.copy_(torch.where(active & due & ~at_minimum, lower, state.learning_rate))
+    state.bad_epochs.copy_(torch.where(active, torch.where(due, 0, bad), state.bad_epochs))
+
+    state.diverged.copy_(state.diverged | (active & ~finite))
+    converged = due & at_minimum if settings.early_stop else torch.zeros_like(due)
+    state.active.copy_(active & finite & ~converged)
+
+
 @torch.no_grad()
 def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor, Tensor]:
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
-    n, kinds = batches.validation.n, plan.program.kinds
-    pieces = []
-    for low in range(0, n, plan.batch):
-        rows, x = batches.validation_batch(low)
-        code = plan.validation_codes[batches.validation_code_set][:, :, rows]
-        pieces.append(log_ratios(plan.program, state.weights, code, x))
+    n, kinds = plan.rolled.shape[1], plan.program.kinds
+    pieces = [
+        log_ratios(plan.program, state.weights, *batches.validation_batch(low, plan.rolled))
+        for low in range(0, n, plan.batch)
+    ]
     h = torch.cat(pieces, dim=2)[:, :, :n]
     if plan.settings.validation == "whole":
         return objective_terms(h, kinds, state.kind, state.strength)
     parts = [p for p in h.split(plan.batch, dim=2) if p.shape[2] >= plan.least]
     terms = [objective_terms(p, kinds, state.kind, state.strength) for p in parts]
     return torch.stack([t[0] for t in terms]).mean(0), torch.stack([t[1] for t in terms]).mean(0)
-
-
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Graphs are captured on the current GPU, so it has to be the one that the stack is on."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _report(on_epoch: OnEpoch, epochs: range, state: MemberState, present: Tensor, members: int) -> None:

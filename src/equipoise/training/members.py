@@ -42,12 +42,14 @@ class Member:
         data: which of the data sets it reads.
         keep: which of its weights make its posterior, "best" or "last"; None for the settings'. Members that differ in
             this alone are trained once.
+        fold: the fold that it does not train on and is validated by; None without folds.
     """
 
     method: Method
     seed: int = 0
     data: int = 0
     keep: str | None = None
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -56,6 +58,8 @@ class Member:
         whole_number("data", self.data)
         if self.keep is not None:
             one_of("keep", self.keep, ("best", "last"))
+        if self.fold is not None:
+            whole_number("fold", self.fold)
 
     @property
     def training(self) -> Member:
@@ -64,23 +68,9 @@ class Member:
 
 
 def network_of(
-    member: Member,
-    prior: Prior,
-    body: Embedding,
-    loc: Tensor,
-    scale: Tensor,
-    own: nn.Module | None = None,
+    member: Member, prior: Prior, body: Embedding, loc: Tensor, scale: Tensor, own: nn.Module | None = None
 ) -> Network:
-    """The architecture of a member.
-
-    Arguments:
-        member: what to train.
-        prior: the prior, on the device of training.
-        body: what turns x into features.
-        loc: what standardises θ: its mean, with shape `(D,)`.
-        scale: its deviation, with shape `(D,)`.
-        own: a user's module with `log_ratio(theta, x)`, which takes the place of everything else.
-    """
+    """The architecture of a member; `loc` and `scale` standardise θ, `own` is a user's module with `log_ratio`."""
     if own is not None:
         return UserNetwork(own, prior, body.x_shape)
     method = member.method
@@ -110,31 +100,14 @@ def stack_inputs(
     settings: Settings,
     device: torch.device,
 ) -> StackInputs:
-    """What one stack is trained from.
-
-    Arguments:
-        members: its M members.
-        nets: their networks, all evaluated by the code of the first.
-        pairs: all data sets; members name theirs by its index.
-        scales: what standardises x, mean and deviation of each data set.
-        rows: of a data set, those that train and those that validate.
-        settings: how to train.
-        device: where to train.
+    """What one stack is trained from: members and their networks, all evaluated by the code of the first; all data
+    sets with what standardises their x; and the rows that train and validate, with one row of each table per fold.
     """
     sets = sorted({m.data for m in members})
     keys = [(member.data, _encoding_key(net)) for member, net in zip(members, nets, strict=True)]
-    encoders: dict[tuple[int, str], Network] = {}
-    for key, net in zip(keys, nets, strict=True):
-        encoders.setdefault(key, net)
-    train, validation = (
-        Data(
-            [net.encode(pairs[d].theta[some].to(device)) for (d, _), net in encoders.items()],
-            [pairs[d].x for d in sets],
-            device,
-            rows=some,
-        )
-        for some in rows
-    )
+    encoders = dict(zip(keys, nets, strict=True))
+    codes = [net.encode(pairs[d].theta.to(device)) for (d, _), net in encoders.items()]
+    data = Data(codes, [pairs[d].x for d in sets], device)
     first = []
     for member, net in zip(members, nets, strict=True):
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
@@ -152,21 +125,16 @@ def stack_inputs(
         shuffle_key=torch.tensor([integer(m.seed, "shuffle") for m in members]),
         code_set=torch.tensor([list(encoders).index(key) for key in keys]),
         data_set=torch.tensor([sets.index(m.data) for m in members]),
+        fold=torch.tensor([m.fold or 0 for m in members]),
     )
-    return StackInputs(nets[0], objectives, state, train, validation)
+    return StackInputs(nets[0], objectives, state, data, rows)
 
 
 def stack_identity(
-    inputs: StackInputs,
-    members: Sequence[Member],
-    nets: Sequence[Network],
-    pairs: Sequence[Pairs],
-    rows: tuple[Tensor, Tensor],
-    settings: Settings,
+    inputs: StackInputs, members: Sequence[Member], nets: Sequence[Network], pairs: Sequence[Pairs], settings: Settings
 ) -> str:
-    """The fingerprint of everything that decides what a stack's training ends in.
-
-    The first weights hold what standardises x, and whatever weights a user's modules brought.
+    """The fingerprint of everything that decides what a stack's training ends in; the first weights hold what
+    standardises x, and whatever weights a user's modules brought.
     """
     prior, points = nets[0].prior, pairs[members[0].data].theta
     described = {
@@ -180,15 +148,12 @@ def stack_identity(
     arrays = [a for d in sorted({m.data for m in members}) for a in pairs[d]]
     own = [getattr(nets[0], "network", None), getattr(nets[0].embedding, "module", None)]
     buffers = [b for module in own if module is not None for b in module.buffers()]
-    return fingerprint(described, [*arrays, *rows, inputs.state.weights, *buffers])
+    return fingerprint(described, [*arrays, *inputs.rows, inputs.state.weights, *buffers])
 
 
 def _known_prior(prior: Prior, theta: Tensor) -> dict[str, Any]:
-    """What identifies a prior from one process to the next: its description, where it has one.
-
-    Any other is identified by its type and its log densities at some of the training parameters: what an object prints
-    may hold its address in memory, and need not hold its numbers. Two decimals, so that another machine's rounding does
-    not make it another prior.
+    """What identifies a prior from one process to the next: its description or, where it has none, its type and its log
+    densities at some of the training parameters, to two decimals: another machine may round differently.
     """
     spec = prior.spec()
     if spec["kind"] != "opaque":

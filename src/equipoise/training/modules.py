@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,26 +29,23 @@ def as_embedding(embedding: nn.Module | Embedding | None, x_shape: tuple[int, ..
     """The embedding that was given, checked against the shape of x; for None, what the shape suggests."""
     if isinstance(embedding, Embedding):
         if embedding.x_shape != x_shape:
-            raise ValueError(
-                f"the embedding reads observations of shape {embedding.x_shape}, but x has shape {x_shape}"
-            )
+            raise ValueError(f"the embedding reads observations of shape {embedding.x_shape}, but x has {x_shape}")
         return embedding
-    if embedding is not None:
-        if not isinstance(embedding, nn.Module):
-            raise TypeError(f"embedding is an nn.Module, or None to choose by shape; got {embedding!r}")
+    if isinstance(embedding, nn.Module):
         return Module(embedding, x_shape)
-    chosen = choose_embedding(x_shape)
-    if progress is not False:
-        if len(x_shape) > 1:
-            kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
-            text = f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another"
-            print(text, file=sys.stderr)
-        elif x_shape[0] >= LONG_VECTOR:
-            print(
-                f"observations of shape {x_shape} are read as {x_shape[0]} numbers in no order, without an embedding; "
-                "if they are a series, x[..., None] says so, to training and to the posterior",
-                file=sys.stderr,
-            )
+    if embedding is not None:
+        raise TypeError(f"embedding is an nn.Module, or None to choose by shape; got {embedding!r}")
+    chosen, text = choose_embedding(x_shape), ""
+    if len(x_shape) > 1:
+        kind = "a series (time, channels)" if len(x_shape) == 2 else "an image (channels, height, width)"
+        text = f"observations of shape {x_shape} are read as {kind}: {chosen}; pass embedding= for another"
+    elif x_shape[0] >= LONG_VECTOR:
+        text = (
+            f"observations of shape {x_shape} are read as {x_shape[0]} numbers in no order, without an embedding; "
+            "if they are a series, x[..., None] says so, to training and to the posterior"
+        )
+    if text and progress is not False:
+        print(text, file=sys.stderr)
     if doubt := _shape_warning(x_shape):
         warn(doubt)
     return chosen
@@ -61,52 +57,34 @@ def _shape_warning(x_shape: tuple[int, ...]) -> str:
     Example:
         >>> _shape_warning((200, 1)), _shape_warning((3, 50, 50)), _shape_warning((3, 2, 2))
         ('', '', '')
-        >>> _shape_warning((1, 200))[:70]
-        'observations of shape (1, 200) are read as 1 time step of 200 channels'
+        >>> _shape_warning((1, 200))[:61]
+        'observations of shape (1, 200) are read as (time, channels). '
     """
     if len(x_shape) == 2:
         time, channels = x_shape
+        here, there, swap = "(time, channels)", "(channels, time)", "x.swapaxes(1, 2)"
+        doubtful, meant = channels > time, "embedding="
         if min(x_shape) >= 16 or (time == channels and time >= 8):
-            return (
-                f"observations of shape {x_shape} are read as a series, {_counted(time, 'time step')} of "
-                f"{_counted(channels, 'channel')}. If they are images of one channel, give x[:, None] to training and "
-                "to the posterior; if a series is meant, "
-                f"embedding=equipoise.networks.choose_embedding({x_shape}) says so"
-            )
-        doubtful = channels > time
-        here = f"{_counted(time, 'time step')} of {_counted(channels, 'channel')}"
-        there = f"{_counted(channels, 'time step')} of {_counted(time, 'channel')}"
-        swap = "x.swapaxes(1, 2)"
+            there, swap, doubtful = "images of one channel", "x[:, None]", True
+            meant = f"embedding=equipoise.networks.choose_embedding({x_shape})"
     elif len(x_shape) == 3:
         channels, height, width = x_shape
+        here, there, meant = "(channels, height, width)", "(height, width, channels)", "embedding="
+        swap = "x.permute(0, 3, 1, 2), or numpy.moveaxis(x, -1, 1),"
         # Few pixels either way, as in (3, 2, 2), say nothing.
         doubtful = (channels > max(height, width) or width < min(channels, height)) and min(channels, height) >= 4
-        here = f"{height} × {width} pixels of {_counted(channels, 'channel')}"
-        there = f"{channels} × {height} pixels of {_counted(width, 'channel')}"
-        swap = "x.permute(0, 3, 1, 2), or numpy.moveaxis(x, -1, 1),"
     else:
         return ""
     if not doubtful:
         return ""
     return (
         f"observations of shape {x_shape} are read as {here}. If they are {there}, give {swap} to training and to the "
-        "posterior; if the shape is meant, embedding= says so"
+        f"posterior; if the shape is meant, {meant} says so"
     )
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def try_out(net: Network, pairs: Sequence[Pairs], rows: Tensor, scales: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Warn of observations that do not vary and of dropout, and refuse a module whose numbers are not finite.
-
-    Arguments:
-        net: the first network.
-        pairs: the data sets.
-        rows: those that train.
-        scales: what standardises x, mean and deviation of each data set.
-    """
+    """Warn of observations that do not vary and of dropout, and refuse a module whose numbers are not finite."""
     if any(_constant(x) for _, x in pairs):
         warn(
             "x is the same in all pairs: there is nothing to learn from it, and the posterior can only be the prior. "
@@ -127,12 +105,9 @@ def try_out(net: Network, pairs: Sequence[Pairs], rows: Tensor, scales: Sequence
 
 def _constant(x: Any) -> bool:
     """Whether all observations are the same; rows are read until two differ."""
-    first = _array(x[:1])
-    return all(bool((_array(x[low : low + COMPARED_ROWS]) == first).all()) for low in range(0, len(x), COMPARED_ROWS))
-
-
-def _array(rows: Any) -> Any:
-    return rows if isinstance(rows, Tensor) else np.asarray(rows)
+    blocks = torch.arange(len(x)).split(COMPARED_ROWS)
+    first = take(x, blocks[0][:1])
+    return all(bool((take(x, block) == first).all()) for block in blocks)
 
 
 @torch.enable_grad()
@@ -149,16 +124,11 @@ def _refuse_not_finite(
         out, called = net.log_ratio(p, some, observed)[0].unsqueeze(1), "log-ratios"
     bad = ~out.isfinite().all(1)
     if bool(bad.any()):
-        scaled = what == "embedding" and not (bool((mean == 0).all()) and bool((std == 1).all()))
+        scaled = what == "embedding" and bool((std != 1).any())
         raise ValueError(
             f"the {what} gives NaN or infinite {called} for {int(bad.sum())} of the first {len(rows)} training pairs, "
             f"before any training; the first is row {int(rows[bad.nonzero()[0]])}."
-            + (
-                " It is given x minus its mean, over its deviation, so that some numbers are negative; "
-                "standardize=False gives it x as it is."
-                if scaled
-                else ""
-            )
+            + (" It is given standardised x; standardize=False gives it x as it is." if scaled else "")
         )
     if not out.requires_grad:
         return

@@ -33,20 +33,10 @@ def posterior_of(
     k: int,
     settings: Settings,
     device: torch.device,
-    pairs: int,
-    memory: dict[str, Any],
+    data: dict[str, Any],
 ) -> Posterior | None:
-    """The posterior of one member of a trained stack, or None where it never had a finite loss.
-
-    Arguments:
-        member: what was trained.
-        net: its network.
-        trained: the stack.
-        k: its place in the stack.
-        settings: how it was trained.
-        device: where it was trained, and the posterior will be.
-        pairs: how many pairs there were.
-        memory: what the posterior remembers of them.
+    """The posterior of member k of a trained stack, or None where it never had a finite loss; `data` is what its record
+    keeps of the pairs.
     """
     state = trained.state
     if state.best_epoch[k] < 0:
@@ -58,11 +48,12 @@ def posterior_of(
         "method": dataclasses.asdict(member.method),
         "seeds": [member.seed],
         "settings": dataclasses.asdict(settings) | {"keep": keep},
-        "pairs": pairs,
         "torch": torch.__version__,
         "trained_on": str(device),
-        "memory": memory,
+        **data,
     }
+    if member.fold is not None:
+        record["fold"] = [member.fold]
     return Posterior(net, {name: w.clone() for name, w in stack.items()}, _history(trained, k), record)
 
 
@@ -93,19 +84,12 @@ def warn_of_divergence(trained: Trained, members: Sequence[Member], wanted: Sequ
     lost = {members[k]: bool(state.best_epoch[k] < 0) for k in state.diverged.nonzero().flatten().tolist()}
     if not lost:
         return
-    places = [(i, lost.get(m.training)) for i, m in enumerate(wanted)]
-    gone, saved = ([i for i, all_lost in places if all_lost is which] for which in (True, False))
-    parts = []
-    if saved:
-        parts.append(
-            f"member(s) {', '.join(map(str, saved))} met a loss that was not finite and keep their best weights "
-            "before it"
-        )
-    if gone:
-        parts.append(f"member(s) {', '.join(map(str, gone))} never had a finite loss and are left out")
-    names = sorted({m.method.name for m in lost})
-    others = " The others are not affected." if len(gone) + len(saved) < len(wanted) else ""
-    warn(f"training {'/'.join(names)}: {'; '.join(parts)}.{others}")
+    gone, saved = (
+        ", ".join(str(i) for i, m in enumerate(wanted) if lost.get(m.training) is which) for which in (True, False)
+    )
+    parts = [f"member(s) {saved} met a loss that was not finite and keep their best weights before it"] * bool(saved)
+    parts += [f"member(s) {gone} never had a finite loss and are left out"] * bool(gone)
+    warn(f"training {'/'.join(sorted({m.method.name for m in lost}))}: {'; '.join(parts)}")
 
 
 def warn_of_idle_members(posteriors: Sequence[Posterior], objective: Objective, settings: Settings) -> None:
@@ -113,19 +97,16 @@ def warn_of_idle_members(posteriors: Sequence[Posterior], objective: Objective, 
 
     Members that were cut short by the number of epochs do not count.
     """
-    prior = prior_loss(objective)
-
-    def idle(history: xr.Dataset) -> bool:
+    prior, idle = prior_loss(objective), 0
+    for history in (p.history for p in posteriors):
+        assert history is not None
         stopped = int(history["epochs"][0]) < settings.epochs and not bool(history["diverged"][0])
-        return stopped and float(history["best_loss"][0]) > prior - LEAST_GAIN
-
-    found = [idle(p.history) for p in posteriors if p.history is not None]
-    if not any(found):
-        return
-    who = "the member" if len(found) == 1 else f"{sum(found)} of {len(found)} members"
-    weaker = "a smaller balance_strength, " if objective.balanced else ""
-    warn(
-        f"{who} stopped having learnt next to nothing: the best validation loss is within {LEAST_GAIN} of the prior's, "
-        f"{prior:.3f}. If x says anything about theta, try settings=eq.Settings(early_stop=False) or a larger "
-        f"patience, {weaker}more simulations, or another embedding",
-    )
+        idle += stopped and float(history["best_loss"][0]) > prior - LEAST_GAIN
+    if idle:
+        weaker = "a smaller balance_strength, " if objective.balanced else ""
+        warn(
+            f"{idle} of {len(posteriors)} members stopped having learnt next to nothing: the best validation loss is "
+            f"within {LEAST_GAIN} of the prior's, {prior:.3f}. If x says anything about theta, try "
+            f"settings=eq.Settings(early_stop=False) or a larger patience, {weaker}more simulations, or another "
+            "embedding",
+        )

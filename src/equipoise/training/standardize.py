@@ -36,8 +36,7 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
     if isinstance(prior, BoxUniform):
         mean, std = prior.mean, (prior.high - prior.low) / math.sqrt(12)  # a square may overflow
     else:
-        # Quantiles of draws exist for every prior, heavy-tailed ones included; ±1 deviation of a normal is 0.159 to
-        # 0.841.
+        # Quantiles of draws exist for every prior; ±1 deviation of a normal is 0.159 to 0.841.
         with isolated(20230421):
             draws = prior.sample((8192,)).cpu().double()
         low, mean, high = draws.quantile(torch.tensor([0.15866, 0.5, 0.84134], dtype=torch.float64), dim=0)
@@ -49,12 +48,7 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
 def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
     """Warn if a few values, such as a -9999 for what is missing, set the scale of all others.
 
-    Standardised by a deviation that is theirs, the rest of x is next to constant. A normal x has a deviation of
-    (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
-
-    Arguments:
-        x: with shape `(N, *x_shape)`.
-        std: its deviation, with the embedding's shape.
+    A normal x has a deviation `std` of (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
     """
     rows = x[: max(64, (1 << 20) // max(1, x[0].numel()))].double().cpu().numpy()
     axes = (0, *(a + 1 for a, size in enumerate(std.shape) if size == 1))
@@ -71,18 +65,14 @@ def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
     name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
     warn(
         f"few values set the scale of {name}: one is {float(values[row, column]):g}, where nine in ten lie between "
-        f"{float(low[where]):g} and {float(high[where]):g}, and the others will look constant to the network. If it "
-        "stands for what is missing, leave those pairs out or replace it; if it is real, train on a logarithm or "
-        "arcsinh of x",
+        f"{float(low[where]):g} and {float(high[where]):g}. If it stands for what is missing, leave those pairs out or "
+        "replace it; if it is real, train on a logarithm or arcsinh of x",
     )
 
 
 def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
-    """What standardises x, from at most 65,536 training pairs: mean and deviation, of the embedding's shape.
-
-    Of x that is read from a file, at most 2²⁵ numbers.
-
-    Without standardisation they are 0 and `x_scale`.
+    """What standardises x, from at most 65,536 pairs (2²⁵ numbers of a file): mean and deviation, of the embedding's
+    shape; 0 and `x_scale` without standardisation.
     """
     if standardize:
         most = 1 << 16 if isinstance(x, Tensor) else rows_to_read(1 << 16, x.shape[1:])

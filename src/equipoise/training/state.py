@@ -49,21 +49,17 @@ class MemberState:
     shuffle_key: Tensor  # (M,)
     code_set: Tensor  # (M,) which encoded θ a member reads
     data_set: Tensor  # (M,) which x a member reads
+    fold: Tensor  # (M,) which table of rows a member reads
 
     @staticmethod
     def fresh(weights: Tensor, learning_rate: float, epochs: int, **fixed: Tensor) -> MemberState:
-        """The state before the first step.
-
-        Arguments:
-            weights: the first weights, with shape `(M, P)`; they are changed in place.
-            learning_rate: of all members.
-            epochs: how many the history has room for.
-            fixed: `kind`, `strength`, …, each with shape `(M,)`; 0 where not given.
+        """The state before the first step, of weights `(M, P)` that are changed in place, with room for `epochs`;
+        `fixed` is what stays as it is, each with shape `(M,)`, 0 where not given.
         """
         row = weights.new_zeros(len(weights))
         none = torch.zeros_like(row, dtype=torch.int64)
         off = torch.zeros_like(row, dtype=torch.bool)
-        constant = dict.fromkeys(("kind", "shuffle_key", "code_set", "data_set"), none)
+        constant = dict.fromkeys(("kind", "shuffle_key", "code_set", "data_set", "fold"), none)
         constant |= {"strength": row, "absolute": off}
         return MemberState(
             weights=weights,

@@ -68,48 +68,31 @@ class Program:
         return self.fast or self.plain
 
     def without_compiler(self, error: Exception, again: Callable[[], Any]) -> Any:
-        """Do again, without compiling, what raised an error; if it was not the compiler's, the same is raised again.
-
-        A compiler that fails costs speed and not the training.
-        """
+        """Do again, without compiling, what raised an error; if it was not the compiler's, the same is raised again."""
         if self.fast is None or isinstance(error, torch.OutOfMemoryError):
             raise error
-        fast, self.fast = self.fast, None
-        try:
-            result = again()
-        except BaseException:
-            self.fast = fast
-            raise
+        self.fast = None
+        result = again()
         error = getattr(error, "inner_exception", error)
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
         warn(
-            f"PyTorch could not compile the training step ({type(error).__name__}: {reason}); it runs without, "
-            "which is slower. settings=eq.Settings(compile=False) does so from the start",
+            f"PyTorch could not compile the training step ({type(error).__name__}: {reason}); it runs slower. "
+            "settings=eq.Settings(compile=False) does so from the start",
         )
         return result
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What stays the same while a stack trains.
-
-    Arguments:
-        program: what is computed.
-        settings: how to train.
-        trainable: 1 for the weights that are trained and 0 for constants, with shape `(1, P)`.
-        batch: pairs in a batch.
-        sizes: of the batches of an epoch.
-        least: the fewest pairs that all objectives can be computed of.
-        validation_codes: codes of the validation sets for all rolls, with shape `(C, R, N, E)`.
-    """
+    """What stays the same while a stack trains."""
 
     program: Program
     settings: Settings
-    trainable: Tensor
-    batch: int
-    sizes: tuple[int, ...]
-    least: int
-    validation_codes: Tensor
+    trainable: Tensor  # (1, P), 1 for weights that are trained and 0 for constants
+    batch: int  # pairs in a batch
+    sizes: tuple[int, ...]  # of the batches of an epoch
+    least: int  # the fewest pairs that all objectives can be computed of
+    rolled: Tensor  # (R, V), which validation pair's θ stands in each place, for all rolls
 
 
 def step(
@@ -245,6 +228,5 @@ def compiler_available(device: torch.device) -> bool:
     """Whether `torch.compile` can work here: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         return False
-    has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl"))
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    return has_compiler and headers.exists()
+    return headers.exists() and any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl"))
