@@ -35,11 +35,7 @@ def run(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            "--task",
-            "-t",
-            metavar="T",
-            help="A task, or FILE.py:NAME; may be repeated.",
-            autocompletion=complete_tasks,
+            "--task", "-t", metavar="T", help="A task, or FILE.py:NAME; may be repeated.", autocompletion=complete_tasks
         ),
     ] = None,
     method: Annotated[
@@ -63,11 +59,7 @@ def run(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(
-            metavar="paper|released",
-            help="How to train and judge.",
-            autocompletion=complete_protocols,
-        ),
+        typer.Option(metavar="paper|released", help="How to train and judge.", autocompletion=complete_protocols),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,
     pairs: Annotated[int | None, typer.Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
@@ -77,7 +69,7 @@ def run(
         str | None, typer.Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
     ] = None,
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads for each stack.")] = None,
     stack: Annotated[int | None, typer.Option(help="Train at most this many members together.")] = None,
     stop_after: Annotated[
         float | None, typer.Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
@@ -85,8 +77,9 @@ def run(
     pace: Annotated[
         float | None,
         typer.Option(
+            min=0,
             help="What stacks take, as a share of the times of --dry-run; 0 begins them until the time is over. "
-            "What finished stacks took, unless given."
+            "What finished stacks took, unless given.",
         ),
     ] = None,
     checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
@@ -113,16 +106,8 @@ def run(
 
         from .run import choose_grid, compute, conclude, show_plan
 
-        changes: dict[str, Any] = {
-            "tasks": task or None,
-            "methods": method or None,
-            "budgets": budget or None,
-            "runs": runs,
-            "members": members,
-            "pairs": pairs,
-            "seed": seed,
-            "stack": stack,
-        }
+        changes: dict[str, Any] = {"tasks": task or None, "methods": method or None, "budgets": budget or None}
+        changes |= {"runs": runs, "members": members, "pairs": pairs, "seed": seed, "stack": stack}
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
         choose = partial(choose_grid, grid, protocol, epochs, changes)
         named = choose()
@@ -134,19 +119,15 @@ def run(
         check_folder(folder.path, write=not dry_run)
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device is cpu or cuda, got {device!r}")
-        if threads is not None and threads < 1:
-            raise ValueError(f"--threads is at least 1, got {threads}")
-        if pace is not None and pace < 0:
-            raise ValueError(f"--pace is at least 0, got {pace}")
         check_cluster(cluster)
         if dry_run:  # of a GPU that is elsewhere, too
             show_plan(chosen, folder, device, as_json)
             return
         if cluster in (None, "local"):  # what other machines have is theirs to say
             check_device(device)
-        state = compute(
-            chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, compile, quiet or as_json
-        )
+        how: dict[str, Any] = {"cluster": cluster, "threads": threads, "checkpoint": checkpoint, "compile": compile}
+        how |= {"stop_after": None if stop_after is None else 60 * stop_after, "pace": pace}
+        state = compute(chosen, folder, device, quiet or as_json, **how)
         conclude(chosen, folder, state, report, quiet, as_json)
     raise typer.Exit(0 if state.complete else 1)
 
@@ -191,11 +172,12 @@ def merge(
             print(f"{state.count('done')} of {len(state.cells)} cells are in {file}")
 
 
+Results = Annotated[Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)]
+
+
 @app.command(epilog="Example:  equipoise report demo")
 def report(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
-    ],
+    directory: Results,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="DIR/report.html unless given.")
     ] = None,
@@ -204,43 +186,36 @@ def report(
     with errors():
         from equipoise.report import write_report
 
-        target = out or _beside(directory) / "report.html"
-        with _up_to_date(directory, out) as results:
+        with _up_to_date(directory, out, "report.html") as (results, target):
             write_report(results, target)
         print(target)
 
 
 @app.command(epilog="Example:  equipoise figures demo")
 def figures(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
-    ],
+    directory: Results,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
 ) -> None:
     """Draw the figures again from the results, as PNG and PDF."""
     with errors():
         from equipoise.report import write_figures
 
-        target = out or _beside(directory) / "figures"
-        with _up_to_date(directory, out) as results:
+        with _up_to_date(directory, out, "figures") as (results, target):
             write_figures(results, target)
         print(target)
 
 
 @contextmanager
-def _up_to_date(path: Path, out: Path | None) -> Iterator[Path]:
-    """The results of an experiment's directory, from its stacks; a results file needs no torch, and stays as it is.
+def _up_to_date(path: Path, out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
+    """The results of an experiment's directory, from its stacks, and where to write what is made of them.
 
-    Where the output goes elsewhere the directory is only read.
+    A results file needs no torch, and stays as it is. Where the output goes elsewhere the directory is only read.
     """
+    target = out or (path if path.is_dir() else path.parent) / name
     if not (path.is_dir() and (path / "grid.json").exists()):
-        yield path
+        yield path, target
         return
     from equipoise.experiments import Folder, write_results
 
     with tempfile.TemporaryDirectory() as temporary:
-        yield write_results(Folder(path), file=None if out is None else Path(temporary) / "results.nc")
-
-
-def _beside(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
+        yield write_results(Folder(path), file=None if out is None else Path(temporary) / "results.nc"), target

@@ -51,6 +51,11 @@ OwnEmbedding = Annotated[
 StoredPrior = Annotated[
     str | None, typer.Option("--prior", metavar="SPEC", help="The prior, where MODEL does not hold it; as for `fit`.")
 ]
+#: What `diagnose --json` prints, besides the verdict.
+NUMBERS = (
+    "coverage_auc", "coverage_auc_se", "verdict_p_value", "certificate_p_value", "pairs_to_settle", "nominal_log_prob",
+    "gain", "gain_se", "balancing_error", "leakage",
+)  # fmt: skip
 
 
 @app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
@@ -129,10 +134,6 @@ def fit(
                 ) from error
             shutil.rmtree(kept)
             posterior = training()
-        except ValueError as error:
-            if "start='random'" in str(error):
-                raise ValueError(f"{error} In the shell, that is --method bnpe, npe or a classifier") from error
-            raise
         posterior.save(out)
         shutil.rmtree(kept, ignore_errors=True)
         if not quiet:
@@ -169,11 +170,10 @@ def diagnose(
     """Judge a saved posterior on pairs it has not seen: is it overconfident?"""
     with errors():
         check_device(device)
-        for file in (out, figure):
-            if file is not None:
-                check_file(file)
-        if figure is not None and figure.suffix.lower() not in (".png", ".pdf", ".svg"):
-            raise ValueError(f"--figure is a .png, .pdf or .svg file, got {figure}")
+        if out is not None:
+            check_file(out)
+        if figure is not None:
+            check_file(figure, "--figure", (".png", ".pdf", ".svg"))
         from equipoise.diagnostics import diagnose as judge
         from equipoise.diagnostics import summary
         from equipoise.simulations.readers import is_table
@@ -185,19 +185,7 @@ def diagnose(
         ds = judge(posterior, test.theta, test.compact(), samples=samples, seed=seed, progress=False if quiet else None)
         verdict = str(ds["verdict"].sel(member="mixture").values)
         if as_json:
-            names = (
-                "coverage_auc",
-                "coverage_auc_se",
-                "verdict_p_value",
-                "certificate_p_value",
-                "pairs_to_settle",
-                "nominal_log_prob",
-                "gain",
-                "gain_se",
-                "balancing_error",
-                "leakage",
-            )
-            values = {n: float(ds[n].sel(member="mixture")) for n in names}
+            values = {n: float(ds[n].sel(member="mixture")) for n in NUMBERS}
             # JSON has neither NaN nor infinity: null is what is not known, or would never be settled.
             row = {n: v if math.isfinite(v) else None for n, v in values.items()}
             print(json.dumps({"verdict": verdict, **row}))
@@ -224,7 +212,7 @@ def sample(
     observation: Annotated[
         Path, typer.Argument(metavar="X", help="The observation: .npy, .npz, .h5, or numbers in a .csv or .txt file.")
     ],
-    number: Annotated[int, typer.Option("--number", "-n", metavar="N", help="How many draws.")] = 1000,
+    number: Annotated[int, typer.Option("--number", "-n", metavar="N", min=1, help="How many draws.")] = 1000,
     x_key: XKey = None,
     embedding: OwnEmbedding = None,
     prior: StoredPrior = None,
@@ -239,12 +227,8 @@ def sample(
     """Draw parameters from a saved posterior, for one observation."""
     with errors():
         check_device(device)
-        if number < 1:
-            raise ValueError(f"--number is at least 1, got {number}")
         if out is not None:
-            check_file(out)
-            if out.suffix.lower() not in (".csv", ".npy"):
-                raise ValueError(f"--out is a .csv or .npy file, got {out}")
+            check_file(out, kinds=(".csv", ".npy"))
         import numpy as np
 
         posterior = load_model(model, embedding, prior, device)
