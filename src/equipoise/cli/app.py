@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Option
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Directory = Annotated[Path, Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+Device = Annotated[str | None, Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing but errors.")]
 
 app = typer.Typer(
     name="equipoise",

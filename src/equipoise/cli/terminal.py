@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from types import TracebackType
 from typing import Any
 
 import xarray as xr
@@ -45,15 +44,7 @@ def say(console: Console, text: str, word: str = "", colour: str = "") -> None:
 
 
 class Watch:
-    """Shows how a run goes while it goes, from what stacks write to the folder; the same for all engines.
-
-    Arguments:
-        folder: the folder.
-        stacks: what is to be computed.
-        console: where to draw; a bar on a terminal, one line per stack elsewhere.
-        device: for the estimate of the time.
-        quiet: show nothing.
-    """
+    """Shows how a run goes, from what stacks write to the folder: bars on a terminal, one line per stack elsewhere."""
 
     def __init__(self, folder: Folder, stacks: Sequence[Stack], console: Console, device: str, quiet: bool) -> None:
         self.folder, self.console, self.quiet = folder, console, quiet
@@ -66,14 +57,9 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._bars: dict[str, Any] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),  # labels have brackets
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        description, note = (TextColumn(f"{{task.{n}}}", markup=False) for n in ("description", "fields[note]"))
+        columns = (description, BarColumn(bar_width=20), note, TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
 
     def __enter__(self) -> Watch:
         if not self.quiet and self.console.is_terminal and self.stacks:
@@ -82,7 +68,7 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -113,23 +99,20 @@ class Watch:
 
     def _draw(self, running: dict[str, Heartbeat]) -> None:
         ours = {i: live for i, live in running.items() if i in self.stacks and i not in self.ended}
-        for identity in list(self._bars):
-            if identity not in ours:
-                self._progress.remove_task(self._bars.pop(identity))
+        for identity in self._bars.keys() - ours.keys():
+            self._progress.remove_task(self._bars.pop(identity))
         for identity, live in ours.items():
             stack = self.stacks[identity]
             if identity not in self._bars:
                 self._bars[identity] = self._progress.add_task("", total=1.0, note="")
             text = f"  {stack.cells[0].task} {stack.budget} {stack.network}: {live.stage}"
-            self._progress.update(
-                self._bars[identity], description=text, completed=live.done / live.total, note=live.note
-            )
-        done = [self.stacks[i] for i in self.ended]
-        cells, members = sum(len(s.cells) for s in done), sum(s.size for s in done)
-        share = self._share(ours)
-        note = f"{members} of {sum(s.size for s in self.stacks.values())} members · {self._left(share)}"
-        total = sum(len(s.cells) for s in self.stacks.values())
-        self._progress.update(self._total, description=f"{cells} of {total} cells", completed=share, note=note)
+            bar = self._bars[identity]
+            self._progress.update(bar, description=text, completed=live.done / live.total, note=live.note)
+        every, share = self.stacks.values(), self._share(ours)
+        ended = [s for s in every if s.identity in self.ended]
+        cells = f"{sum(len(s.cells) for s in ended)} of {sum(len(s.cells) for s in every)} cells"
+        note = f"{sum(s.size for s in ended)} of {sum(s.size for s in every)} members · {self._left(share)}"
+        self._progress.update(self._total, description=cells, completed=share, note=note)
 
     def _share(self, running: dict[str, Heartbeat]) -> float:
         """How much of the work is done, by its estimated cost; what is done once goes with the beginning."""

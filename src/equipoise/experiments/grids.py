@@ -149,24 +149,20 @@ class Grid:
         """What is known of the task of an entry; nothing is imported for it."""
         if ":" not in entry.name:
             return _facts(entry.name, tuple(self.task_options(entry).items()))
-        known = dict(self.user_tasks)
-        if entry.label not in known:
-            raise GridError(
-                f"nothing is known of the task {entry.label}: only `equipoise run` or load_grid(…, import_tasks=True) "
-                "imports a task of your own"
-            )
-        return known[entry.label]
+        for label, facts in self.user_tasks:
+            if label == entry.label:
+                return facts
+        raise GridError(f"{entry.label} was not imported: use `equipoise run`, or load_grid(…, import_tasks=True)")
 
     def config(self) -> dict[str, Any]:
         """The grid as plain data, from which `load_grid` makes it again."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         for axis in ("tasks", "methods"):
             plain[axis] = [e.name if not e.options else {"name": e.name, **dict(e.options)} for e in plain[axis]]
-        plain |= {"budgets": list(self.budgets), "training": dict(self.training)}
-        if isinstance(self.samples, tuple):
-            plain["samples"] = dict(self.samples)
-        facts = {label: dataclasses.asdict(f) | {"options": dict(f.options)} for label, f in plain.pop("user_tasks")}
-        plain |= {"user_tasks": facts} if facts else {}
+        plain["training"] = dict(self.training)
+        plain["samples"] = dict(self.samples) if isinstance(self.samples, tuple) else self.samples
+        facts = {label: dataclasses.asdict(f) | {"options": dict(f.options)} for label, f in self.user_tasks}
+        plain["user_tasks"] = facts or None
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
 
 
@@ -292,9 +288,7 @@ def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> 
                 f"{least}; the smallest budget is {10 * least}"
             )
     if settings.batch_size is not None and settings.batch_size < least:
-        raise GridError(
-            f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {least}"
-        )
+        raise GridError(f"training: batch_size = {settings.batch_size} is below the {least} that {entry.label} needs")
 
 
 def _samples(value: Any) -> int | tuple[tuple[str, int], ...]:

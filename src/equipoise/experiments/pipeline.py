@@ -14,8 +14,8 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,10 @@ def compute_stack(
 ) -> None:
     """Compute a stack and put its file into the folder; the other arguments are those of `run_grid`."""
     began, started = time.time(), time.monotonic()
-    with fixed_threads(threads), _watched(stack, folder) as warned:
+    # Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack.
+    hear = partial(folder.heartbeat, stack.identity)
+    with fixed_threads(threads), listening(hear), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
         state = folder.checkpoint(stack.identity) if checkpoint else None
@@ -71,9 +74,9 @@ def compute_stack(
         notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
         kept = record(stack, task, posteriors, judged, notes).assign(pictures.variables)
         kind = device_kind(device)
-        kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds}
+        kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds, "began": began}
         kept.attrs |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
-        kept.attrs |= {"began": began, "seconds": time.monotonic() - started}
+        kept.attrs["seconds"] = time.monotonic() - started
         folder.write_stack(stack.identity, kept)
 
 
@@ -189,15 +192,3 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
         np.save(temporary, exact)
         append_digest(temporary)
     return exact
-
-
-@contextmanager
-def _watched(stack: Stack, folder: Folder) -> Iterator[list[warnings.WarningMessage]]:
-    """Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack."""
-
-    def hear(label: str, done: int, total: int, note: str) -> None:
-        folder.heartbeat(stack.identity, label, done, total, note)
-
-    with listening(hear), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught
