@@ -210,7 +210,7 @@ def results(task, method, verdict):
 
 def test_the_verdict_table_keeps_labels():
     console = Console(file=io.StringIO(), width=120)
-    console.print(verdict_table(results("lotka_volterra[steps=11]", METHOD, "inconclusive")))
+    console.print(verdict_table(results("lotka_volterra[steps=11]", METHOD, "inconclusive"), 120))
     row = next(line for line in console.file.getvalue().splitlines() if "256" in line)
     assert row.split()[:4] == ["lotka_volterra[steps=11]", METHOD, "256", "inconclusive"]
 
@@ -252,7 +252,7 @@ def test_at_80_columns_the_verdict_table_of_the_demonstration_says_what_it_leave
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_tables_of_states_and_plans_lose_nothing(width, tmp_path):
     grid = load_grid(GRID | {"tasks": ["lotka_volterra"], "budgets": [2**k for k in range(10, 18)], "runs": 2})
-    for table in (status_table(state_of(grid, Folder(tmp_path)), width), plan_table(stacks_of(grid), "cpu")):
+    for table in (status_table(state_of(grid, Folder(tmp_path))), plan_table(stacks_of(grid), "cpu")):
         console = Console(file=io.StringIO(), width=width)
         console.print(table)
         text = console.file.getvalue()

@@ -40,7 +40,7 @@ GRIDS = Path(__file__).parents[2] / "grids"
         ({"methods": [{"name": "nre", "init": "identity"}]}, ["init", "flows"]),
         ({"methods": [{"name": "bnpe", "balance": "multiclass"}]}, ["multiclass", "contrastive"]),
         ({"methods": [{"name": "bnpe", "balance": "kl", "unbiased": True}]}, ["KL", "unbiased"]),
-        ({"methods": [{"name": "bnpe", "keep": "all"}]}, ["keep is best or last"]),
+        ({"methods": [{"name": "bnpe", "keep": "all"}]}, ["keep", "best, last"]),
         ({"methods": [{"name": "bnpe", "recipe": "relesed"}]}, ["'relesed'", "did you mean 'released'"]),
         ({"recipe": "equipose"}, ["'equipose'", "did you mean 'equipoise'"]),
         ({"methods": ["npe", "npe[recipe=equipoise]"]}, ["npe[recipe=equipoise] and npe are the same"]),
@@ -62,7 +62,7 @@ GRIDS = Path(__file__).parents[2] / "grids"
         ({"members": 3}, ["stack = 2", "3 members"]),
         ({"pairs": 10}, ["pairs", "at least 50"]),
         ({"hidden": []}, ["hidden is a list"]),
-        ({"gallery": "yes"}, ["gallery is true or false"]),
+        ({"gallery": "yes"}, ["gallery"]),
         ({"training": {"batch_size": 4}, "methods": ["bnre_c"]}, ["batch_size = 4", "bnre_c"]),
     ],
 )
@@ -141,9 +141,8 @@ def test_the_grid_of_parts_has_every_combination_once():
     grid = load_grid("ablation")
     found = {}
     for entry in grid.methods:
-        meant = resolve_entry(entry)
-        term = meant.row.balance, meant.row.unbiased, meant.row.strength
-        found.setdefault((meant.row.network, meant.row.loss, meant.keep), []).append(term)
+        row, keep, _ = resolve_entry(entry)
+        found.setdefault((row.network, row.loss, keep), []).append((row.balance, row.unbiased, row.strength))
     strengths = [1, 10, 100, 1000]
     flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
     expected = {("flow", loss, keep): flows for loss in ("npe", "nre") for keep in ("best", "last")}
@@ -165,8 +164,8 @@ def test_the_grid_of_parts_has_every_combination_once():
 def test_the_grid_of_starts_has_every_scheme():
     schemes = {}
     for entry in load_grid("start").methods:
-        meant = resolve_entry(entry)
-        schemes.setdefault((meant.row.loss, meant.row.balance), set()).add((meant.row.start, meant.row.init))
+        row, *_ = resolve_entry(entry)
+        schemes.setdefault((row.loss, row.balance), set()).add((row.start, row.init))
     starts = {("random", None)} | {(s, i) for s in ("prior", "prior_base") for i in ("scaled", "identity")}
     assert schemes == {
         ("npe", "none"): {("random", None)},

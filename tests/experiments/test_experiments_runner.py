@@ -22,18 +22,17 @@ from experiments_tiny import TINY, assert_same_cells, cells, environment, start,
 from equipoise.experiments import (
     Folder,
     clusters,
-    engine,
+    collect,
     load_grid,
     missing_stacks,
     run_grid,
     runner,
     stacks_of,
     state_of,
-)
+)  # fmt: skip
 from equipoise.experiments.costs import cost
-from equipoise.experiments.engine import BUSY, DONE, FAILED, Execution, _outcome, attempt
 from equipoise.experiments.pipeline import compute_stack
-from equipoise.experiments.results import collect
+from equipoise.experiments.runner import BUSY, DONE, FAILED, Execution, _expected_seconds, _outcome, attempt
 
 PATIENCE = 240.0
 
@@ -156,9 +155,7 @@ def test_cheap_stacks_come_first_and_a_time_limit_is_kept(tmp_path, monkeypatch)
         clock.now += 0.05
         nothing(stack, folder)
 
-    for module in (engine, runner):
-        monkeypatch.setattr(module, "time", clock)
-
+    monkeypatch.setattr(runner, "time", clock)
     grid = load_grid(TINY | {"budgets": [256, 4096, 128], "methods": ["nre"], "runs": 1})
     state = run_grid(grid, tmp_path, compute=slow, stop_after=0.08, pace=0)
     assert order == [128, 256] and state.count("missing") == 1
@@ -191,14 +188,14 @@ def test_what_finished_stacks_took_says_what_others_will(tmp_path):
     folder, most = Folder(tmp_path), cost(second).seconds
     about = {"network": "classifier", "embedded": 0, "device": "cpu", "cost": 100.0, "seconds": 20.0}
     run = Execution("cpu")
-    assert run.expected(second, folder) == most
+    assert _expected_seconds(second, folder, run) == most
     folder.write_stack("other", kept(**about | {"network": "flow"}))
     folder.write_stack("gpu", kept(**about | {"device": "cuda"}))
     folder.write_stack("old", kept())  # of a version that did not keep them
-    assert run.expected(second, folder) == most
+    assert _expected_seconds(second, folder, run) == most
     folder.write_stack(first.identity, kept(**about))
-    assert run.expected(second, folder) == pytest.approx(0.25 * most)
-    assert Execution("cpu", pace=2.0).expected(second, folder) == 2 * most
+    assert _expected_seconds(second, folder, run) == pytest.approx(0.25 * most)
+    assert _expected_seconds(second, folder, Execution("cpu", pace=2.0)) == 2 * most
 
 
 def test_stack_files_are_all_that_a_series_of_jobs_carries(undisturbed, tmp_path):
@@ -269,13 +266,14 @@ def test_the_first_file_of_a_stack_stays(tmp_path):
     assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.nc"]
 
 
-def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed):
+def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed, monkeypatch):
     """A training whose checkpoint is of no use starts anew, to the same result."""
     stack = stacks_of(load_grid(TINY))[0]
     folder = Folder(tmp_path)
     folder.checkpoint(stack.identity).mkdir(parents=True)
     (folder.checkpoint(stack.identity) / "stack-0.safetensors").write_bytes(b"not a checkpoint")
-    outcome = attempt(stack, str(tmp_path), Execution("cpu", 1, True, 0.0), compute_stack)
+    monkeypatch.setattr(runner, "CHECKPOINT_ABOVE", 0.0)
+    outcome = attempt(stack, str(tmp_path), Execution("cpu"), compute_stack)
     assert outcome == DONE, folder.failure(stack.identity)
     assert not folder.checkpoint(stack.identity).exists()
     mine, theirs = cells(tmp_path), cells(undisturbed)
@@ -417,12 +415,12 @@ def test_there_is_one_worker_per_gpu(visible, workers, monkeypatch):
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    clusters._local(Execution(None, 1), stacks=5)
+    clusters._local(None, 1, stacks=5)
     options = [w["options"] for w in made["workers"].values()]
     assert all(o["nthreads"] == 1 for o in options)
     assert [v for o in options if (v := o["env"].get("CUDA_VISIBLE_DEVICES"))] == workers
     assert all(("resources" in o) == bool(workers) for o in options)
-    clusters._local(Execution("cpu", 1), stacks=1)
+    clusters._local("cpu", 1, stacks=1)
     assert len(made["workers"]) == 1 and "CUDA_VISIBLE_DEVICES" not in made["workers"][0]["options"]["env"]
 
 
@@ -430,7 +428,7 @@ def test_local_workers_are_encrypted_where_that_is_possible(monkeypatch):
     made, certificates = {}, object()
     monkeypatch.setattr("distributed.SpecCluster", lambda **options: made.update(options))
     monkeypatch.setattr("distributed.Security.temporary", lambda: certificates)
-    clusters._local(Execution("cpu", 1), stacks=1)
+    clusters._local("cpu", 1, stacks=1)
     for options in (made["scheduler"]["options"], made["workers"][0]["options"]):
         assert options["security"] is certificates and options["protocol"] == "tls://"
         assert options["host"] == "127.0.0.1" and options["dashboard"] is False
@@ -441,7 +439,7 @@ def test_local_workers_are_encrypted_where_that_is_possible(monkeypatch):
 
     monkeypatch.setattr("distributed.Security.temporary", missing)
     with pytest.warns(UserWarning, match="cryptography"):
-        clusters._local(Execution("cpu", 1), stacks=1)
+        clusters._local("cpu", 1, stacks=1)
     assert made["security"] is None and made["scheduler"]["options"]["host"] == "127.0.0.1"
 
 
@@ -467,11 +465,11 @@ def test_a_batch_system_without_encryption_is_warned_of(line, safe, tmp_path, mo
     file = tmp_path / "slurm.yaml"
     file.write_text(f"slurm:\n  jobs: 2\n  {line}\n")
     if safe:
-        clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+        clusters._batch_system(file, 1, stacks=5)
     else:
         with pytest.warns(UserWarning, match="security: true"):
-            clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+            clusters._batch_system(file, 1, stacks=5)
     assert made["scheduler_options"]["dashboard_address"].startswith("127.0.0.1")
     file.write_text("slurm: {security: true, scheduler_options: {dashboard_address: ':8787'}}")
-    clusters._batch_system(file, Execution("cpu", 1), stacks=5)
+    clusters._batch_system(file, 1, stacks=5)
     assert made["scheduler_options"]["dashboard_address"] == ":8787"

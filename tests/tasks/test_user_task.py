@@ -94,7 +94,7 @@ def test_what_is_no_task_is_told(name, options, error, words, folder) -> None:
 
 
 def test_a_grid_refuses_what_is_no_task_before_anything_runs(folder) -> None:
-    with pytest.raises(GridError, match=r"tasks: mine\.py:nothing has no prior"):
+    with pytest.raises(GridError, match=r"mine\.py:nothing has no prior"):
         load_grid({"tasks": ["mine.py:nothing"], "methods": ["npe"], "budgets": [128]}, import_tasks=True)
 
 

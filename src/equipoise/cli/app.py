@@ -27,17 +27,18 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Option
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Directory = Annotated[Path, Argument(metavar="DIR", help="The directory of an experiment.", show_default=False)]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+Device = Annotated[str | None, Option(metavar="cpu|cuda", help="A GPU where there is one, unless given.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing but errors.")]
 
 app = typer.Typer(
     name="equipoise",
@@ -53,25 +54,19 @@ BEGINS_ANEW = "stopped; nothing was kept, and the same command begins anew"
 GOES_ON = "stopped; what is finished is kept, and the same command goes on from there"
 
 
-def _declared(pattern: str, files: str) -> list[str]:
-    """Names in the package's source: shell completion cannot wait for torch to be imported."""
-    package = Path(__file__).parents[1]
-    return [name for file in sorted(package.glob(files)) for name in re.findall(pattern, file.read_text("utf-8"), re.M)]
+def _completion(pattern: str, files: str) -> Callable[[str], list[str]]:
+    """Completes names in the package's source, as shell completion cannot wait for torch to be imported."""
+
+    def complete(incomplete: str) -> list[str]:
+        texts = (file.read_text("utf-8") for file in sorted(Path(__file__).parents[1].glob(files)))
+        return [n for text in texts for n in re.findall(pattern, text, re.M) if n.startswith(incomplete)]
+
+    return complete
 
 
-def complete_tasks(incomplete: str) -> list[str]:
-    """The tasks whose names begin so."""
-    return [n for n in _declared(r'^    name(?:: \S+)? = "(\w+)"', "tasks/*.py") if n.startswith(incomplete)]
-
-
-def complete_methods(incomplete: str) -> list[str]:
-    """The methods whose names begin so."""
-    return [n for n in _declared(r'^ +Method\("(\w+)"', "methods.py") if n.startswith(incomplete)]
-
-
-def complete_protocols(incomplete: str) -> list[str]:
-    """The protocols of the paper whose names begin so."""
-    return [n for n in ("paper", "released") if n.startswith(incomplete)]
+complete_tasks = _completion(r'^    name(?:: \S+)? = "(\w+)"', "tasks/*.py")
+complete_methods = _completion(r'^ +Method\("(\w+)"', "methods.py")
+complete_protocols = _completion(r'^        Protocol\("(\w+)"', "experiments/protocols.py")
 
 
 @contextmanager
@@ -82,34 +77,28 @@ def _stops_are_kept() -> Iterator[None]:
     and with it the wish to stop is lost. Loading a compiled simulator is full of both. The signal is sent again a
     moment later, from another thread, so that it meets the main one outside of the callback.
     """
-    before, again = sys.unraisablehook, threading.Timer(0.0, _thread.interrupt_main)
+    before, timers = sys.unraisablehook, list[threading.Timer]()
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
-        nonlocal again
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            again = threading.Timer(0.05, _thread.interrupt_main)
-            again.daemon = True
-            again.start()
-        else:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
             before(dropped)
+            return
+        timers.append(threading.Timer(0.05, _thread.interrupt_main))
+        timers[-1].daemon = True
+        timers[-1].start()
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
-        again.cancel()
+        for timer in timers:
+            timer.cancel()
         sys.unraisablehook = before
 
 
 @contextmanager
 def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
-    """Errors that a user can fix are printed in one line; Ctrl-C, or a batch system's end of time, stops cleanly.
-
-    So are warnings: Python would show them with a line of source, which here is one of typer's.
-
-    Arguments:
-        stopped: what to say after Ctrl-C.
-    """
+    """Print errors and warnings in one line; at Ctrl-C, or a batch system's end of time, say `stopped` and exit."""
 
     def stop(number: int, frame: Any) -> NoReturn:
         raise KeyboardInterrupt
@@ -124,7 +113,7 @@ def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
     try:
         with _stops_are_kept():
             yield
-    except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
         if os.environ.get("EQUIPOISE_DEBUG"):
             raise
         print(f"equipoise: {error} (EQUIPOISE_DEBUG=1 shows where)", file=sys.stderr)
@@ -139,12 +128,7 @@ def errors(stopped: Callable[[], str] = lambda: BEGINS_ANEW) -> Iterator[None]:
 
 
 def check_folder(path: Path, write: bool = True) -> None:
-    """Raise unless `--out` names a folder, or one that can be made; nothing is left behind.
-
-    Arguments:
-        path: the folder.
-        write: whether something is to be written there.
-    """
+    """Raise unless `--out` names a folder, or one that can be made if it is to be written; nothing is left behind."""
     try:
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path} is a file; give a folder")
@@ -154,16 +138,18 @@ def check_folder(path: Path, write: bool = True) -> None:
         raise ValueError(f"--out {path}: no folder can be written there ({error.strerror})") from error
 
 
-def check_file(path: Path) -> None:
-    """Raise unless `--out` names a file that can be written; nothing is left behind."""
+def check_file(path: Path, option: str = "--out", kinds: Sequence[str] = ()) -> None:
+    """Raise unless an option names a file of one of some kinds that can be written; nothing is left behind."""
     try:
         if path.is_dir():
-            raise ValueError(f"--out {path} is a folder; give a file")
+            raise ValueError(f"{option} {path} is a folder; give a file")
         if path.exists() and not os.access(path, os.W_OK):
-            raise ValueError(f"--out {path} is there and may not be written")
+            raise ValueError(f"{option} {path} is there and may not be written")
+        if kinds and path.suffix.lower() not in kinds:
+            raise ValueError(f"{option} is a {' or '.join(kinds)} file, got {path}")
         _try_to_write(path.parent)
     except OSError as error:
-        raise ValueError(f"--out {path}: no file can be written there ({error.strerror})") from error
+        raise ValueError(f"{option} {path}: no file can be written there ({error.strerror})") from error
 
 
 def check_device(device: str | None) -> None:

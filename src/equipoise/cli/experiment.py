@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from .app import (
     GOES_ON,
@@ -34,17 +35,13 @@ from .app import (
 def run(
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            "--task",
-            "-t",
-            metavar="T",
-            help="A task, or FILE.py:NAME; may be repeated.",
-            autocompletion=complete_tasks,
+        Option(
+            "--task", "-t", metavar="T", help="A task, or FILE.py:NAME; may be repeated.", autocompletion=complete_tasks
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--method",
             "-m",
             metavar="M",
@@ -53,53 +50,45 @@ def run(
         ),
     ] = None,
     budget: Annotated[
-        list[int] | None, typer.Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
+        list[int] | None, Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
     ] = None,
-    runs: Annotated[int | None, typer.Option(help="Repetitions, each with its own simulations.")] = None,
-    members: Annotated[int | None, typer.Option(help="Networks per run; its posterior is their mixture.")] = None,
+    runs: Annotated[int | None, Option(help="Repetitions, each with its own simulations.")] = None,
+    members: Annotated[int | None, Option(help="Networks per run; its posterior is their mixture.")] = None,
     grid: Annotated[
         str | None,
-        typer.Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
+        Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            metavar="paper|released",
-            help="How to train and judge.",
-            autocompletion=complete_protocols,
-        ),
+        str | None, Option(metavar="paper|released", help="How to train and judge.", autocompletion=complete_protocols)
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Train for at most this many epochs.")] = None,
-    pairs: Annotated[int | None, typer.Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put everything.")] = None,
+    epochs: Annotated[int | None, Option(help="Train for at most this many epochs.")] = None,
+    pairs: Annotated[int | None, Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
+    seed: Annotated[int | None, Option(help="Of everything random.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="Where to put everything.")] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
+        str | None, Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
     ] = None,
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads for each stack.")] = None,
-    stack: Annotated[int | None, typer.Option(help="Train at most this many members together.")] = None,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads for each stack.")] = None,
+    stack: Annotated[int | None, Option(help="Train at most this many members together.")] = None,
     stop_after: Annotated[
-        float | None, typer.Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
+        float | None, Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
     ] = None,
     pace: Annotated[
         float | None,
-        typer.Option(
+        Option(
+            min=0,
             help="What stacks take, as a share of the times of --dry-run; 0 begins them until the time is over. "
-            "What finished stacks took, unless given."
+            "What finished stacks took, unless given.",
         ),
     ] = None,
-    checkpoint: Annotated[bool, typer.Option(help="Keep the state of long trainings.")] = True,
+    checkpoint: Annotated[bool, Option(help="Keep the state of long trainings.")] = True,
     compile: Annotated[
         bool | None,
-        typer.Option(
-            "--compile/--no-compile", show_default=False, help="Compile steps; where it pays back, unless given."
-        ),
+        Option("--compile/--no-compile", show_default=False, help="Compile steps; where it pays back, unless given."),
     ] = None,
-    report: Annotated[bool, typer.Option(help="Write figures and the report.")] = True,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be computed and what it would cost.")
-    ] = False,
+    report: Annotated[bool, Option(help="Write figures and the report.")] = True,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be computed and what it would cost.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,16 +102,8 @@ def run(
 
         from .run import choose_grid, compute, conclude, show_plan
 
-        changes: dict[str, Any] = {
-            "tasks": task or None,
-            "methods": method or None,
-            "budgets": budget or None,
-            "runs": runs,
-            "members": members,
-            "pairs": pairs,
-            "seed": seed,
-            "stack": stack,
-        }
+        changes: dict[str, Any] = {"tasks": task or None, "methods": method or None, "budgets": budget or None}
+        changes |= {"runs": runs, "members": members, "pairs": pairs, "seed": seed, "stack": stack}
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
         choose = partial(choose_grid, grid, protocol, epochs, changes)
         named = choose()
@@ -134,19 +115,15 @@ def run(
         check_folder(folder.path, write=not dry_run)
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device is cpu or cuda, got {device!r}")
-        if threads is not None and threads < 1:
-            raise ValueError(f"--threads is at least 1, got {threads}")
-        if pace is not None and pace < 0:
-            raise ValueError(f"--pace is at least 0, got {pace}")
         check_cluster(cluster)
         if dry_run:  # of a GPU that is elsewhere, too
             show_plan(chosen, folder, device, as_json)
             return
         if cluster in (None, "local"):  # what other machines have is theirs to say
             check_device(device)
-        state = compute(
-            chosen, folder, cluster, device, threads, checkpoint, stop_after, pace, compile, quiet or as_json
-        )
+        how: dict[str, Any] = {"cluster": cluster, "threads": threads, "checkpoint": checkpoint, "compile": compile}
+        how |= {"stop_after": None if stop_after is None else 60 * stop_after, "pace": pace}
+        state = compute(chosen, folder, device, quiet or as_json, **how)
         conclude(chosen, folder, state, report, quiet, as_json)
     raise typer.Exit(0 if state.complete else 1)
 
@@ -154,7 +131,7 @@ def run(
 @app.command(epilog="Examples:  equipoise status demo  |  equipoise status demo --csv > cells.csv")
 def status(
     directory: Directory,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the finished cells as a tidy table.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print the finished cells as a tidy table.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which cells of an experiment are done, running, failed or missing."""
@@ -169,12 +146,8 @@ def status(
 
 @app.command(epilog="Example:  equipoise merge job-1 job-2 job-3 --out all  |  … --out results/paper.nc")
 def merge(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Experiments of one grid.", show_default=False)
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR|FILE.nc", help="A directory, or only a results file.")
-    ],
+    directories: Annotated[list[Path], Argument(metavar="DIR...", help="Experiments of one grid.", show_default=False)],
+    out: Annotated[Path, Option("--out", "-o", metavar="DIR|FILE.nc", help="A directory, or only a results file.")],
     quiet: Quiet = False,
 ) -> None:
     """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
@@ -191,56 +164,50 @@ def merge(
             print(f"{state.count('done')} of {len(state.cells)} cells are in {file}")
 
 
+Results = Annotated[Path, Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)]
+
+
 @app.command(epilog="Example:  equipoise report demo")
 def report(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
-    ],
+    directory: Results,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="DIR/report.html unless given.")
+        Path | None, Option("--out", "-o", metavar="FILE.html", help="DIR/report.html unless given.")
     ] = None,
 ) -> None:
     """Write the report again from the results: one HTML file that needs no network."""
     with errors():
         from equipoise.report import write_report
 
-        target = out or _beside(directory) / "report.html"
-        with _up_to_date(directory, out) as results:
+        with _up_to_date(directory, out, "report.html") as (results, target):
             write_report(results, target)
         print(target)
 
 
 @app.command(epilog="Example:  equipoise figures demo")
 def figures(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="An experiment, or a results file.", show_default=False)
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
+    directory: Results,
+    out: Annotated[Path | None, Option("--out", "-o", metavar="FOLDER", help="DIR/figures unless given.")] = None,
 ) -> None:
     """Draw the figures again from the results, as PNG and PDF."""
     with errors():
         from equipoise.report import write_figures
 
-        target = out or _beside(directory) / "figures"
-        with _up_to_date(directory, out) as results:
+        with _up_to_date(directory, out, "figures") as (results, target):
             write_figures(results, target)
         print(target)
 
 
 @contextmanager
-def _up_to_date(path: Path, out: Path | None) -> Iterator[Path]:
-    """The results of an experiment's directory, from its stacks; a results file needs no torch, and stays as it is.
+def _up_to_date(path: Path, out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
+    """The results of an experiment's directory, from its stacks, and where to write what is made of them.
 
-    Where the output goes elsewhere the directory is only read.
+    A results file needs no torch, and stays as it is. Where the output goes elsewhere the directory is only read.
     """
+    target = out or (path if path.is_dir() else path.parent) / name
     if not (path.is_dir() and (path / "grid.json").exists()):
-        yield path
+        yield path, target
         return
     from equipoise.experiments import Folder, write_results
 
     with tempfile.TemporaryDirectory() as temporary:
-        yield write_results(Folder(path), file=None if out is None else Path(temporary) / "results.nc")
-
-
-def _beside(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
+        yield write_results(Folder(path), file=None if out is None else Path(temporary) / "results.nc"), target

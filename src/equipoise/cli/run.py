@@ -29,9 +29,10 @@ from equipoise.experiments import (
     table,
     write_results,
 )
-from equipoise.experiments.costs import ONCE, Cost, cost, device_kind
+from equipoise.experiments.costs import ONCE, cost, device_kind
 from equipoise.experiments.entries import check_task, entries_of, select
 from equipoise.experiments.grids import read_toml
+from equipoise.experiments.protocols import PROTOCOLS
 from equipoise.support.words import did_you_mean, duration
 
 from .terminal import Watch, plan_table, say, status_table, verdict_table
@@ -61,10 +62,9 @@ def choose_grid(
         import_tasks: whether tasks called `FILE.py:NAME` are imported, which runs their files.
         known: where they are not, what is known of them from an earlier run, by label.
     """
-    if protocol is not None and protocol not in ("default", "paper", "released"):
+    if protocol is not None and protocol not in PROTOCOLS:
         raise GridError(did_you_mean(protocol, ("paper", "released"), "protocol"))
-    source = grid or (protocol if protocol in ("paper", "released") else "demo")
-    values, name = read_toml(source)
+    values, name = read_toml(grid or (protocol if protocol in ("paper", "released") else "demo"))
     changes = changes | {"protocol": protocol}
     if epochs is not None:
         changes["training"] = {**values.get("training", {}), "epochs": epochs}
@@ -87,67 +87,35 @@ def show_plan(grid: Grid, folder: Folder, device: str | None, as_json: bool) -> 
     """Print what would be computed, and what it would cost."""
     stacks, kind = missing_stacks(grid, folder, device), device_kind(device)
     if as_json:
-        rows = [
-            {
-                "stack": s.identity,
-                "label": s.label,
-                "members": s.size,
-                "seconds_at_most": cost(s, kind).seconds,
-                "bytes": cost(s, kind).size,
-                "cells": [cell_row(c, "missing") for c in s.cells],
-            }
-            for s in stacks
-        ]
+        rows = []
+        for s in stacks:
+            size = {"members": s.size, "seconds_at_most": cost(s, kind).seconds, "bytes": cost(s, kind).size}
+            cells = [cell_row(c, "missing") for c in s.cells]
+            rows.append({"stack": s.identity, "label": s.label, **size, "cells": cells})
         print(json.dumps({"directory": str(folder.path), "config": grid.config(), "stacks": rows}))
         return
     if users := [e.label for e in grid.tasks if ":" in e.name]:
-        print(
-            f"--dry-run imports no task of your own: {', '.join(users)} is planned by what an earlier run stored of it"
-        )
+        print(f"--dry-run imports no task: {', '.join(users)} is planned by what an earlier run stored of it")
     if not stacks:
         print(f"nothing is missing in {folder.path}")
     else:
         console = Console()
-        console.print(status_table(state_of(grid, folder), console.width))
-        console.print(plan_table(stacks, kind))
+        console.print(status_table(state_of(grid, folder)), plan_table(stacks, kind))
         early = ", and upper bounds: members that have converged stop"
         say(console, f"times are for {MACHINES[kind]}{early if any(s.settings.early_stop for s in stacks) else ''}")
 
 
-def compute(
-    grid: Grid,
-    folder: Folder,
-    cluster: str | None,
-    device: str | None,
-    threads: int | None,
-    checkpoint: bool,
-    stop_after: float | None,
-    pace: float | None,
-    compile: bool | None,
-    quiet: bool,
-) -> State:
-    """Compute what is missing, and show how it goes."""
+def compute(grid: Grid, folder: Folder, device: str | None, quiet: bool, **how: Any) -> State:
+    """Compute what is missing, and show how it goes; the other arguments are those of `run_grid`."""
     console, stacks, kind = Console(stderr=True), missing_stacks(grid, folder, device), device_kind(device)
     if not quiet:
         total, left = len(cells_of(grid)), sum(len(s.cells) for s in stacks)
-        most = Cost.total(cost(s, kind) for s in stacks).seconds + ONCE[kind]
-        where = f"at most about {duration(most)} on {MACHINES[kind]}"
-        text = f"{left} of {total} cells to compute in {len(stacks)} stacks, {where}"
-        text = text if left else f"all {total} cells are there"
+        most = duration(sum(cost(s, kind).seconds for s in stacks) + ONCE[kind])
+        where = f"in {len(stacks)} stacks, at most about {most} on {MACHINES[kind]}"
+        text = f"{left} of {total} cells to compute {where}" if left else f"all {total} cells are there"
         say(console, f"{grid.name}: {text}; results go to {folder.path}")
     with Watch(folder, stacks, console, kind, quiet) as watch:
-        return run_grid(
-            grid,
-            folder.path,
-            cluster=cluster,
-            device=device,
-            threads=threads,
-            checkpoint=checkpoint,
-            stop_after=None if stop_after is None else 60 * stop_after,
-            pace=pace,
-            compile=compile,
-            tell=watch.tell,
-        )
+        return run_grid(grid, folder.path, device=device, tell=watch.tell, **how)
 
 
 def conclude(grid: Grid, folder: Folder, state: State, report: bool, quiet: bool, as_json: bool) -> None:
@@ -195,7 +163,7 @@ def show_status(folder: Folder, as_csv: bool, as_json: bool) -> State:
         print(json.dumps(state_row(state) | {"cells": [cell_row(c, s) for c, s in state.cells]}))
     else:
         console = Console()
-        console.print(status_table(state, console.width))
+        console.print(status_table(state))
         for live in state.running:
             say(console, f"running on {live.host}: {live.stage} {live.done}/{live.total} {live.note}")
         for label, text in state.failures.items():

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["Watch", "plan_table", "say", "size", "status_table", "verdict_table"]
+__all__ = ["Watch", "plan_table", "say", "status_table", "verdict_table"]
 
+import itertools
+import math
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from types import TracebackType
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from equipoise.experiments import Folder, Stack, State
-from equipoise.experiments.costs import ONCE, Cost, cost
+from equipoise.experiments.costs import ONCE, cost
 from equipoise.experiments.folder import Heartbeat
 from equipoise.support.words import duration, listed
 
@@ -33,48 +34,17 @@ LOOK = 0.5
 NAME = len("lotka_volterra")
 #: What the verdict table shows; the first four always.
 COLUMNS = ("task", "method", "budget", "verdict", "coverage AUC", "log p", "info.", "balance")
-#: A width at which nothing has to give way.
-FREE = 10_000
 COLOURS = {"overconfident": "red", "certified conservative": "green", "inconclusive": "yellow"}
 STATES = {"done": "green", "running": "cyan", "failed": "red", "missing": "dim"}
 
 
-def size(count: float) -> str:
-    """A number of bytes for people.
-
-    Example:
-        >>> size(1500), size(2.5e6)
-        ('1.5 kB', '2.5 MB')
-    """
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
 def say(console: Console, text: str, word: str = "", colour: str = "") -> None:
-    """Print a text as it is: brackets in a label are no markup, and a path is not broken into lines.
-
-    Arguments:
-        console: where.
-        text: the text.
-        word: what goes before it, in `colour`.
-        colour: one of rich's.
-    """
+    """Print a text as it is, after a word in a colour: brackets are no markup, and paths are not broken into lines."""
     console.print(Text.assemble((word, colour), " " * bool(word), text), soft_wrap=True)
 
 
 class Watch:
-    """Shows how a run goes while it goes, from what stacks write to the folder; the same for all engines.
-
-    Arguments:
-        folder: the folder.
-        stacks: what is to be computed.
-        console: where to draw; a bar on a terminal, one line per stack elsewhere.
-        device: for the estimate of the time.
-        quiet: show nothing.
-    """
+    """Shows how a run goes, from what stacks write to the folder: bars on a terminal, one line per stack elsewhere."""
 
     def __init__(self, folder: Folder, stacks: Sequence[Stack], console: Console, device: str, quiet: bool) -> None:
         self.folder, self.console, self.quiet = folder, console, quiet
@@ -87,14 +57,9 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._bars: dict[str, Any] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),  # labels have brackets
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        description, note = (TextColumn(f"{{task.{n}}}", markup=False) for n in ("description", "fields[note]"))
+        columns = (description, BarColumn(bar_width=20), note, TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
 
     def __enter__(self) -> Watch:
         if not self.quiet and self.console.is_terminal and self.stacks:
@@ -103,7 +68,7 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -134,23 +99,20 @@ class Watch:
 
     def _draw(self, running: dict[str, Heartbeat]) -> None:
         ours = {i: live for i, live in running.items() if i in self.stacks and i not in self.ended}
-        for identity in list(self._bars):
-            if identity not in ours:
-                self._progress.remove_task(self._bars.pop(identity))
+        for identity in self._bars.keys() - ours.keys():
+            self._progress.remove_task(self._bars.pop(identity))
         for identity, live in ours.items():
             stack = self.stacks[identity]
             if identity not in self._bars:
                 self._bars[identity] = self._progress.add_task("", total=1.0, note="")
             text = f"  {stack.cells[0].task} {stack.budget} {stack.network}: {live.stage}"
-            self._progress.update(
-                self._bars[identity], description=text, completed=live.done / live.total, note=live.note
-            )
-        done = [self.stacks[i] for i in self.ended]
-        cells, members = sum(len(s.cells) for s in done), sum(s.size for s in done)
-        share = self._share(ours)
-        note = f"{members} of {sum(s.size for s in self.stacks.values())} members · {self._left(share)}"
-        total = sum(len(s.cells) for s in self.stacks.values())
-        self._progress.update(self._total, description=f"{cells} of {total} cells", completed=share, note=note)
+            bar = self._bars[identity]
+            self._progress.update(bar, description=text, completed=live.done / live.total, note=live.note)
+        every, share = self.stacks.values(), self._share(ours)
+        ended = [s for s in every if s.identity in self.ended]
+        cells = f"{sum(len(s.cells) for s in ended)} of {sum(len(s.cells) for s in every)} cells"
+        note = f"{sum(s.size for s in ended)} of {sum(s.size for s in every)} members · {self._left(share)}"
+        self._progress.update(self._total, description=cells, completed=share, note=note)
 
     def _share(self, running: dict[str, Heartbeat]) -> float:
         """How much of the work is done, by its estimated cost; what is done once goes with the beginning."""
@@ -192,116 +154,75 @@ def plan_table(stacks: Sequence[Stack], device: str) -> Table:
     table = Table(title="stacks to compute, cheap ones first", title_justify="left")
     for name in ("stack", "cells", "members", "epochs at most", "time at most", "disk"):
         table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
-    costs = [cost(s, device) for s in stacks]
-    for stack, one in zip(stacks, costs, strict=True):
-        counts = (str(len(stack.cells)), str(stack.size), str(stack.settings.epochs))
-        table.add_row(escape(stack.label), *counts, duration(one.seconds), size(one.size))
-    whole = Cost.total(costs)
-    counts = (str(sum(len(s.cells) for s in stacks)), str(sum(s.size for s in stacks)), "")
+
+    def add(name: str, some: Sequence[Stack], epochs: str) -> None:
+        counts = (str(sum(len(s.cells) for s in some)), str(sum(s.size for s in some)), epochs)
+        costs = [cost(s, device) for s in some]
+        table.add_row(name, *counts, duration(sum(c.seconds for c in costs)), decimal(int(sum(c.size for c in costs))))
+
+    for stack in stacks:
+        add(escape(stack.label), [stack], str(stack.settings.epochs))
     table.add_section()
-    table.add_row("all of it", *counts, duration(whole.seconds), size(whole.size))
+    add("all of it", stacks, "")
     return table
 
 
-def status_table(state: State, width: int | None = None) -> Table:
-    """How many cells of each task, method and budget are in which state.
-
-    Arguments:
-        state: where the grid stands.
-        width: of the terminal. Where a column a budget does not fit, budgets in the same state go together.
-    """
-    budgets = sorted({cell.budget for cell, _ in state.cells})
+def status_table(state: State) -> Table:
+    """How many cells of each task and method are in which state; budgets in the same state go together."""
     counts: dict[tuple[str, str], dict[int, Counter[str]]] = {}
     for cell, word in state.cells:
         counts.setdefault((cell.task, cell.method), {}).setdefault(cell.budget, Counter())[word] += 1
-    table = Table("task", "method", title="cells", title_justify="left")
-    for budget in budgets:
-        table.add_column(str(budget), justify="right", no_wrap=True)
-    for (task, method), row in counts.items():
-        table.add_row(escape(task), escape(method), *(_counts(row.get(b, Counter())) for b in budgets))
-    if width is None or Console(width=FREE).measure(table).maximum <= width:
-        return table
-    table = Table("task", "method", "budgets", title="cells", title_justify="left")
-    for column in table.columns:
-        column.overflow = "fold"
-    for (task, method), row in counts.items():
+    table = Table(title="cells", title_justify="left")
+    for name in ("task", "method", "budgets"):
+        table.add_column(name, overflow="fold")
+    for labels, row in counts.items():
         alike: dict[str, list[str]] = {}
         for budget in sorted(row):
-            alike.setdefault(_counts(row[budget]), []).append(str(budget))
-        table.add_row(escape(task), escape(method), "; ".join(f"{', '.join(b)}: {c}" for c, b in alike.items()))
+            alike.setdefault(_counted(row[budget], STATES), []).append(str(budget))
+        table.add_row(*map(escape, labels), "; ".join(f"{', '.join(b)}: {c}" for c, b in alike.items()))
     return table
 
 
-def _counts(counter: Counter[str]) -> str:
+def _counted(counter: Counter[str], colours: Mapping[str, str]) -> str:
+    """Words in their colours, with how many there are of each unless there is only one."""
     alone = counter.total() == 1
-    return ", ".join(f"[{STATES[w]}]{w if alone else f'{n} {w}'}[/]" for w, n in counter.items())
+    return ", ".join(f"[{colours[w]}]{w if alone else f'{n} {w}'}[/]" for w, n in counter.most_common())
 
 
-def verdict_table(ds: xr.Dataset, width: int | None = None) -> Table:
+def verdict_table(ds: xr.Dataset, width: int) -> Table:
     """The verdict on every run's posterior: how many runs have which, and the medians over runs.
 
     The columns are the coverage AUC with its standard error, the nominal log posterior, the information kept, and the
-    balancing error.
-
-    Arguments:
-        ds: the results.
-        width: of the terminal. Columns that do not fit are left out from the right, and named below.
+    balancing error. Those that do not fit into the width of the terminal are left out from the right, and named below.
     """
+    numbers = ["coverage_auc", "coverage_auc_se", "nominal_log_prob", "information_kept", "balancing_error"]
+    medians = ds[numbers].median("run")
     rows = []
-    for t in ds["task"].values:
-        for m in ds["method"].values:
-            for b in ds["budget"].values:
-                cell = ds.sel({"task": t, "method": m, "budget": b})  # `method=` means something else to sel
-                words = [w for w in cell["verdict_holm"].values.ravel().tolist() if w]
-                if words:
-                    rows.append([escape(str(t)), escape(str(m)), str(b), _verdicts(words), *_numbers(cell)])
+    for task, method, budget in itertools.product(*(ds[axis].values for axis in ("task", "method", "budget"))):
+        place = {"task": task, "method": method, "budget": budget}
+        if words := [w for w in ds["verdict_holm"].sel(place).values.tolist() if w]:
+            area, error, log_prob, kept, balance = (float(medians[n].sel(place)) for n in numbers)
+            share = "–" if math.isnan(kept) else f"{kept:.2f}"
+            texts = [f"{area:+.3f} ± {error:.3f}", f"{log_prob:+.2f}", share, f"{balance:.3f}"]
+            rows.append([escape(task), escape(method), str(budget), _counted(Counter(words), COLOURS), *texts])
     # A verdict breaks between its words, never inside one, and labels with options break anywhere.
     longest = [min(NAME, max(len(str(label)) for label in ds[axis].values)) for axis in ("task", "method")]
     least = [longest[0] + 1, longest[1], None, len("overconfident")]  # rich takes one from the first column
+    needed = [w or max(len(r[i]) for r in [COLUMNS, *rows]) for i, w in zip_longest(range(len(COLUMNS)), least)]
     shown = len(COLUMNS)
-    while width is not None and shown > len(least) and _least_width(rows, least, shown) > width:
+    while shown > len(least) and sum(needed[:shown]) + 2 * shown >= width:
         shown -= 1
-    if width is not None and _least_width(rows, least, shown) > width:
+    if sum(needed[:shown]) + 2 * shown >= width:
         least[:2] = 1, 1
-    table = _verdict_columns(least, shown)
+    table = Table(title_justify="left", caption_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.title = f"verdicts on {int(ds['pairs'])} coverage pairs (Holm over all cells)"
+    for name, minimum in zip_longest(COLUMNS[:shown], least):
+        if minimum is None:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", min_width=minimum)
     for row, following in zip_longest(rows, rows[1:]):
         table.add_row(*row[:shown], end_section=following is None or following[0] != row[0])
     if shown < len(COLUMNS):
         table.caption = f"no room for {listed(COLUMNS[shown:])}; `equipoise status DIR --csv` has all numbers"
     return table
-
-
-def _verdict_columns(least: Sequence[int | None], shown: int) -> Table:
-    """The verdict table without rows: columns that break, down to these widths, and then numbers, which do not."""
-    table = Table(title_justify="left", caption_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
-    for name, width in zip_longest(COLUMNS[:shown], least):
-        if width is None:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            table.add_column(name, overflow="fold", min_width=width)
-    return table
-
-
-def _least_width(rows: Sequence[Sequence[str]], least: Sequence[int | None], shown: int) -> int:
-    """How narrow a verdict table can be."""
-    table = _verdict_columns(least, shown)
-    for row in rows:  # what breaks is as narrow as it may be
-        table.add_row(*(text if width is None else "" for text, width in zip_longest(row[:shown], least)))
-    return Console(width=FREE).measure(table).maximum
-
-
-def _verdicts(words: list[str]) -> str:
-    counter = Counter(words)
-    if len(words) == 1:
-        return f"[{COLOURS[words[0]]}]{words[0]}[/]"
-    return ", ".join(f"[{COLOURS[w]}]{n} {w}[/]" for w, n in counter.most_common())
-
-
-def _numbers(cell: xr.Dataset) -> list[str]:
-    auc, error = (float(np.nanmedian(cell[n].values)) for n in ("coverage_auc", "coverage_auc_se"))
-    log_prob = float(np.nanmedian(cell["nominal_log_prob"].values))
-    kept = cell["information_kept"].values
-    balance = float(np.nanmedian(cell["balancing_error"].values))
-    text = f"{float(np.nanmedian(kept)):.2f}" if np.isfinite(kept).any() else "–"
-    return [f"{auc:+.3f} ± {error:.3f}", f"{log_prob:+.2f}", text, f"{balance:.3f}"]

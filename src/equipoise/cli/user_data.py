@@ -6,7 +6,7 @@ __all__ = ["load_model", "read_embedding", "read_observation", "read_pairs", "re
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,10 +37,7 @@ def load_model(model: Path, embedding: str | None, prior: str | None, device: st
 
 
 def read_prior(text: str) -> Prior:
-    """The prior that `--prior` describes, or names: text, a JSON file, `FILE.py:NAME` or `MODULE:NAME`.
-
-    The name is that of a prior, of a class of them without arguments, or of a function without arguments.
-    """
+    """The prior that `--prior` describes, as text or a JSON file, or names, as `read_embedding` has it."""
     from equipoise.priors import as_prior
     from equipoise.priors.text import parse_prior
     from equipoise.support.imports import named_object
@@ -68,10 +65,10 @@ def read_pairs(
     from equipoise.simulations import read_simulations
     from equipoise.simulations.readers import is_table
 
-    if not is_table(data):
-        return read_simulations(data, x, theta_key=theta_key, x_key=x_key, x_shape=x_shape, n=n)
-    theta_columns, x_columns = _columns(theta_key), _columns(x_key)
-    return read_simulations(data, x, theta_columns=theta_columns, x_columns=x_columns, x_shape=x_shape, n=n)
+    keys: dict[str, Any] = {"theta_key": theta_key, "x_key": x_key}
+    if is_table(data):
+        keys = {"theta_columns": _columns(theta_key), "x_columns": _columns(x_key)}
+    return read_simulations(data, x, **keys, x_shape=x_shape, n=n)
 
 
 def _columns(key: str | None) -> list[str] | None:
@@ -104,9 +101,7 @@ def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.
             keys = list(file)
             chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
             if chosen not in keys:
-                raise ValueError(
-                    f"{path} has no key {chosen or 'x'!r}; there are {', '.join(keys)}. Say which: --x-key"
-                )
+                raise ValueError(f"{path} has no key {chosen or 'x'!r}; choose one of {', '.join(keys)} with --x-key")
             x = np.asarray(file[chosen])
     elif kind == ".npy":
         x = np.load(path)
@@ -146,12 +141,9 @@ def read_shape(text: str | None) -> tuple[int, ...] | None:
 
 
 def read_embedding(text: str | None, seed: int = 0) -> nn.Module | None:
-    """The embedding that `--embedding` names: `FILE.py:NAME` or `MODULE:NAME`.
+    """The embedding that `--embedding` names, `FILE.py:NAME` or `MODULE:NAME`, with weights of a seed.
 
-    Arguments:
-        text: where it is. The name is that of an `nn.Module`, of a class of them without arguments, or of a function
-            without arguments that returns one.
-        seed: of the weights that it is made with.
+    The name is that of an `nn.Module`, or of a class or function that makes one without arguments.
     """
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Experiments: grids of task × method × budget × run, computed as stacks, on one machine or many.
 
 grid ──► cells ──► stacks ──► pipeline ──► folder ──► results.nc
-TOML     hashes    engine     simulate, train, judge, draw, write
+TOML     hashes    runner     simulate, train, judge, draw, write
 """
 
 from __future__ import annotations

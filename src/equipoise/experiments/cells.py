@@ -22,6 +22,7 @@ __all__ = ["NUMERICS", "Cell", "Stack", "cells_of", "stacks_of"]
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Collection
@@ -169,42 +170,30 @@ def cells_of(grid: Grid) -> list[Cell]:
 def stacks_of(grid: Grid) -> list[Stack]:
     """The stacks of a grid: task by task, budget by budget, network by network."""
     stacks: list[Stack] = []
-    for task in grid.tasks:
-        facts, sizes = grid.facts(task), grid.sizes(task.name)
+    networks: dict[str, list[Entry]] = {}
+    for entry in grid.methods:
+        networks.setdefault(resolve_entry(entry)[0].network, []).append(entry)
+    for task, budget, (network, entries) in itertools.product(grid.tasks, grid.budgets, networks.items()):
+        facts, sizes, rules = grid.facts(task), grid.sizes(task.name), grid.rules(network)
         full = Entry(task.name, facts.options)
-        networks = dict.fromkeys(resolve_entry(entry).row.network for entry in grid.methods)
-        for budget in grid.budgets:
-            for network in networks:
-                rules = grid.rules(network)
-                trainings: dict[Training, list[Cell]] = {}
-                entries = [e for e in grid.methods if resolve_entry(e).row.network == network]
-                common = {entry: _common(grid, full, rules, budget, entry) for entry in entries}
-                for run in range(grid.runs):
-                    picture = grid.gallery and facts.planar and run == 0
-                    for entry, (row, keep, recipe, payload) in common.items():
-                        identity = _hash(payload | {"run": run, "gallery": picture})
-                        cell = Cell(task.label, budget, entry.label, run, row, keep, recipe, picture, identity)
-                        trainings.setdefault(cell.training, []).append(cell)
-                groups = list(trainings.values())
-                most = len(groups) if grid.stack is None else max(1, grid.stack // grid.members)
-                for low in range(0, len(groups), most):
-                    stacks.append(
-                        Stack(
-                            cells=tuple(cell for group in groups[low : low + most] for cell in group),
-                            task=full,
-                            network=network,
-                            sizes=sizes,
-                            rules=rules,
-                            settings=grid.settings(),
-                            members=grid.members,
-                            seed=grid.seed,
-                        )
-                    )
+        trainings: dict[Training, list[Cell]] = {}
+        common = {entry: _common(grid, full, sizes, rules, budget, entry) for entry in entries}
+        for run in range(grid.runs):
+            picture = grid.gallery and facts.planar and run == 0
+            for entry, (row, keep, recipe, payload) in common.items():
+                identity = _hash(payload | {"run": run, "gallery": picture})
+                cell = Cell(task.label, budget, entry.label, run, row, keep, recipe, picture, identity)
+                trainings.setdefault(cell.training, []).append(cell)
+        groups = list(trainings.values())
+        most = len(groups) if grid.stack is None else grid.stack // grid.members
+        for low in range(0, len(groups), most):
+            cells = tuple(cell for group in groups[low : low + most] for cell in group)
+            stacks.append(Stack(cells, full, network, sizes, rules, grid.settings(), grid.members, grid.seed))
     return stacks
 
 
 def _common(
-    grid: Grid, task: Entry, rules: Protocol, budget: int, entry: Entry
+    grid: Grid, task: Entry, sizes: Sizes, rules: Protocol, budget: int, entry: Entry
 ) -> tuple[Method, str, str, dict[str, Any]]:
     """What all runs of a method share: its row, the weights it keeps, its recipe, and what identities are made of.
 
@@ -213,7 +202,6 @@ def _common(
     """
     row, keep, recipe = resolve_entry(entry)
     keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
-    sizes = grid.sizes(task.name)
     flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
     shape: dict[str, Any] = {"hidden": sizes.classifier} if row.network == "classifier" else flow
     row = dataclasses.replace(row, **shape)

@@ -13,16 +13,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from equipoise.support.checks import whole_number
 from equipoise.support.devices import cores
 from equipoise.support.errors import warn
 from equipoise.support.words import did_you_mean
-
-from .engine import Execution
 
 #: The batch systems of dask-jobqueue, by the key of the YAML file.
 SYSTEMS = {
@@ -58,49 +57,37 @@ def _is_file(cluster: str) -> bool:
 
 
 @contextmanager
-def connect(cluster: str | None, execution: Execution, stacks: int) -> Iterator[Any]:
-    """A Dask client for `--cluster`, or None for this process.
-
-    Arguments:
-        cluster: None, "local", the address of a scheduler, or a YAML file.
-        execution: how stacks are computed.
-        stacks: how many there are; no more workers than that are started.
-    """
-    check_cluster(cluster)
+def connect(cluster: str | None, device: str | None, threads: int, stacks: int) -> Iterator[Any]:
+    """A Dask client for `--cluster`, or None for this process; it has at most as many workers as there are stacks."""
     if cluster is None:
         yield None
         return
     from distributed import Client
 
     if cluster == "local":
-        made = _local(execution, stacks)
+        made = _local(device, threads, stacks)
     elif _is_file(cluster):
-        made = _batch_system(Path(cluster), execution, stacks)
+        made = _batch_system(Path(cluster), threads, stacks)
     else:
-        made = None
-    try:
-        with Client(made if made is not None else cluster, set_as_default=False, timeout="60s") as client:
-            yield client
-    finally:
-        if made is not None:
-            made.close()
+        made = nullcontext(cluster)
+    with made as target, Client(target, set_as_default=False, timeout="60s") as client:
+        yield client
 
 
-def _local(execution: Execution, stacks: int) -> Any:
+def _local(device: str | None, threads: int, stacks: int) -> Any:
     """One worker per GPU, or one for every `threads` cores; each with one thread, hence one stack at a time."""
     from distributed import Nanny, Scheduler, SpecCluster
 
     security = _temporary_security()
-    network = {"host": "127.0.0.1", "dashboard": False, "protocol": "tls://" if security else "tcp://"}
-    network |= {"security": security} if security else {}
-    gpus = _gpus() if execution.device != "cpu" else []
-    count = min(len(gpus) or max(1, cores() // execution.threads), max(1, stacks))
+    network: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False}
+    network |= {"protocol": "tls://", "security": security} if security else {"protocol": "tcp://"}
+    gpus = _gpus() if device != "cpu" else []
     workers = {}
-    for i in range(count):
+    for i in range(min(len(gpus) or max(1, cores() // threads), stacks)):
         env = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"CUDA_VISIBLE_DEVICES": gpus[i]} if gpus else {})
-        options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "env": env, "silence_logs": logging.ERROR}
-        options |= network
-        workers[i] = {"cls": Nanny, "options": options | ({"resources": {"GPU": 1}} if gpus else {})}
+        options = {"nthreads": 1, "memory_limit": 0, "silence_logs": logging.ERROR, "env": env}
+        options |= {"resources": {"GPU": 1}} if gpus else {}
+        workers[i] = {"cls": Nanny, "options": network | options}
     scheduler = {"cls": Scheduler, "options": network | {"port": 0}}
     quiet = logging.CRITICAL
     return SpecCluster(workers=workers, scheduler=scheduler, security=security, silence_logs=quiet, name="equipoise")
@@ -125,9 +112,7 @@ def _gpus() -> list[str]:
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        return visible.split(",")
-    return [str(i) for i in range(torch.cuda.device_count())]
+    return visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
 
 
 def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
@@ -171,9 +156,7 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
     if not isinstance(given, dict | None):
         raise ValueError(f"{file}: the options of {system} should be `name: value`, one per line")
     options = dict(given or {})
-    jobs = options.pop("jobs", 1)
-    if not isinstance(jobs, int) or jobs < 1:
-        raise ValueError(f"{file}: jobs is a whole number, at least 1, got {jobs!r}")
+    jobs = whole_number(f"{file}: jobs", options.pop("jobs", 1), least=1)
     known = _parameters(kind)
     for key in options:
         if key not in known:
@@ -181,21 +164,23 @@ def _read_batch_system(file: Path) -> tuple[Any, dict[str, Any], int]:
     return kind, options, jobs
 
 
-def _batch_system(file: Path, execution: Execution, stacks: int) -> Any:
+def _batch_system(file: Path, threads: int, stacks: int) -> Any:
     """A cluster of batch jobs, one stack at a time each."""
+    import dask
+
     kind, options, jobs = _read_batch_system(file)
     known = _parameters(kind)
     # One thread for Dask, which then gives a worker one stack at a time; the stack's own threads are the job's cores.
     defaults: dict[str, Any] = {"cores": 1, "processes": 1, "memory": "4GB"}
     if "job_cpu" in known:
-        defaults["job_cpu"] = execution.threads
+        defaults["job_cpu"] = threads
     # The batch system watches over memory. Dask's own watch would pause a worker for good, for memory that torch holds.
     if "job_script_prologue" in known:
-        unwatched = [
-            f"export DASK_DISTRIBUTED__WORKER__MEMORY__{w}=False" for w in ("PAUSE", "TERMINATE", "SPILL", "TARGET")
-        ]
-        options["job_script_prologue"] = [*unwatched, *(options.get("job_script_prologue") or [])]
-    if not _is_encrypted(options):
+        watches = [f"DASK_DISTRIBUTED__WORKER__MEMORY__{w}" for w in ("PAUSE", "TERMINATE", "SPILL", "TARGET")]
+        own = options.get("job_script_prologue") or []
+        options["job_script_prologue"] = [*(f"export {watch}=False" for watch in watches), *own]
+    asked = options.get("security") or str(options.get("protocol", "")).startswith("tls")
+    if not (asked or dask.config.get("distributed.comm.require-encryption", None)):
         warn(
             f"the scheduler of {file} accepts connections from anyone on the network, who could then run code as you: "
             "add `security: true` (and shared_temp_directory, a folder that all nodes see) to the file"
@@ -203,17 +188,9 @@ def _batch_system(file: Path, execution: Execution, stacks: int) -> Any:
     # The dashboard is for this machine alone, unless the file says otherwise.
     options["scheduler_options"] = {"dashboard_address": "127.0.0.1:0"} | (options.get("scheduler_options") or {})
     cluster = kind(**defaults | options)
-    count = min(jobs, max(1, stacks))
+    count = min(jobs, stacks)
     cluster.adapt(minimum_jobs=count, maximum_jobs=count)  # jobs that end at their time limit are replaced
     return cluster
-
-
-def _is_encrypted(options: Mapping[str, Any]) -> bool:
-    """Whether the connections of a cluster are encrypted and authenticated: by its file, or by Dask's configuration."""
-    import dask
-
-    asked = options.get("security") or str(options.get("protocol", "")).startswith("tls")
-    return bool(asked or dask.config.get("distributed.comm.require-encryption", None))
 
 
 @contextmanager

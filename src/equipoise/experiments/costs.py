@@ -10,11 +10,10 @@ from __future__ import annotations
 
 __all__ = ["ONCE", "Cost", "cost", "device_kind", "pace"]
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,8 +49,7 @@ MARGIN = 1.25
 BYTES = (36_000, 3300, 500, 15_000)
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """At most this many seconds of training and of diagnosis, and about this many bytes on disk."""
 
     training: float
@@ -62,20 +60,9 @@ class Cost:
     def seconds(self) -> float:
         return self.training + self.diagnosis
 
-    @staticmethod
-    def total(costs: Iterable[Cost]) -> Cost:
-        """The sum."""
-        each = list(costs)
-        return Cost(sum(c.training for c in each), sum(c.diagnosis for c in each), sum(c.size for c in each))
-
 
 def cost(stack: Stack, device: str = "cpu") -> Cost:
-    """What a stack costs.
-
-    Arguments:
-        stack: the stack.
-        device: "cpu" (two cores) or "cuda" (one H200).
-    """
+    """What a stack costs on "cpu" (two cores) or "cuda" (one H200)."""
     steps = stack.settings.epochs * stack.steps
     share = FLAT + (1 - FLAT) * _weights(stack) / WEIGHTS[stack.network]
     trained = {cell.training: cell for cell in stack.cells}.values()
@@ -96,15 +83,10 @@ def device_kind(device: str | None) -> str:
 
 
 def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:
-    """What a stack is expected to take as a share of its cost, as stacks of the same network did on such a device.
+    """What a stack is expected to take as a share of its cost, with a margin.
 
-    Arguments:
-        stack: the stack.
-        attributes: of the stacks that are finished.
-        device: "cpu" or "cuda".
-
-    Returns:
-        The share of all of them together, with a margin; 1 where there are none.
+    It is what finished stacks, of which these are the attributes, took with the same network on such a device; 1 where
+    there are none.
     """
     kind = stack.network, stack.sizes.layers > 0, device
     alike = [h for h in attributes if (h.get("network"), h.get("embedded"), h.get("device")) == kind]

@@ -9,7 +9,6 @@ from __future__ import annotations
 __all__ = [
     "Entry",
     "GridError",
-    "ResolvedMethod",
     "check_method",
     "check_task",
     "entries_of",
@@ -23,15 +22,15 @@ __all__ = [
 import dataclasses
 import inspect
 import itertools
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.methods import METHODS, Method, resolve
+from equipoise.support.checks import finite_number, one_of
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
@@ -42,10 +41,6 @@ from .protocols import FIGURE_LABELS
 RESOLVED_OPTIONS = ("balance", "strength", "start")
 FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "init")
 METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
-
-
-#: Of those that are fields, what they are unless given; their kinds are those of the values.
-METHOD_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Method) if f.default is not dataclasses.MISSING}
 
 
 class GridError(ValueError):
@@ -67,33 +62,20 @@ class Entry:
             >>> Entry("bnpe", (("strength", 10.0), ("unbiased", True))).label
             'bnpe[strength=10,unbiased=true]'
         """
-        if not self.options:
-            return self.name
-        return f"{self.name}[{','.join(f'{k}={_text(v)}' for k, v in self.options)}]"
-
-
-class ResolvedMethod(NamedTuple):
-    """What an entry of a method means; None where the grid decides.
-
-    Arguments:
-        row: the method.
-        keep: which weights are kept, "best" or "last".
-        recipe: how coverage is computed, see `diagnose`.
-    """
-
-    row: Method
-    keep: str | None
-    recipe: str | None
+        options = ",".join(f"{k}={_text(v)}" for k, v in self.options)
+        return f"{self.name}[{options}]" if options else self.name
 
 
 @lru_cache(maxsize=4096)
-def resolve_entry(entry: Entry) -> ResolvedMethod:
-    """What an entry means."""
+def resolve_entry(entry: Entry) -> tuple[Method, str | None, str | None]:
+    """What an entry of a method means: the method, the weights that are kept, and the recipe of coverage.
+
+    The last two ("best" or "last", and see `diagnose`) are None where the grid decides.
+    """
     options = dict(entry.options)
     row = resolve(entry.name, **{key: options.get(key) for key in RESOLVED_OPTIONS})
     row = dataclasses.replace(row, **{key: options[key] for key in FIELD_OPTIONS if key in options})
-    _ = row.objective  # refuses impossible combinations
-    return ResolvedMethod(row, options.get("keep"), options.get("recipe"))
+    return row, options.get("keep"), options.get("recipe")
 
 
 def parse_entry(text: str) -> dict[str, Any] | str:
@@ -139,10 +121,10 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
         choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
         for chosen in itertools.product(*choices):
             options = dict(zip(table, chosen, strict=True))
-            for key, option in options.items():
-                if isinstance(option, float) and not math.isfinite(option):
-                    raise GridError(f"{axis}: {key} of {name} is a finite number, got {option!r}")
             try:
+                for key, option in options.items():
+                    if isinstance(option, float):
+                        finite_number(f"{key} of {name}", option)
                 check(name, options)
             except (ValueError, TypeError) as error:
                 raise GridError(f"{axis}: {error}") from error
@@ -193,37 +175,15 @@ def check_method(name: str, options: dict[str, Any]) -> None:
     for key in options:
         if key not in METHOD_OPTIONS:
             raise ValueError(did_you_mean(key, METHOD_OPTIONS, "option of a method"))
-        if key in METHOD_DEFAULTS:
-            check_kind(key, options[key], METHOD_DEFAULTS[key])
-    resolve_entry(Entry(name, tuple(options.items())))
-    keep = options.get("keep")
-    if keep not in (None, "best", "last"):
-        raise ValueError(f"keep is best or last, got {keep!r}")
-    if options.get("recipe", RECIPES[0]) not in RECIPES:
-        raise ValueError(did_you_mean(options["recipe"], RECIPES, "recipe"))
-
-
-def check_kind(key: str, value: Any, default: Any) -> None:
-    """Refuse a value that is not of the kind of a default: true or false, a whole number, a finite number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise GridError(f"{key} is true or false, got {value!r}")
-    elif isinstance(default, int):
-        if not number or not isinstance(value, int):
-            raise GridError(f"{key} is a whole number, got {value!r}")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise GridError(f"{key} is a finite number, got {value!r}")
-    elif isinstance(default, float) and not number:
-        raise GridError(f"{key} is a number, got {value!r}")
+    _, keep, recipe = resolve_entry(Entry(name, tuple(options.items())))
+    if keep is not None:
+        one_of("keep", keep, ("best", "last"))
+    if recipe is not None and recipe not in RECIPES:
+        raise ValueError(did_you_mean(recipe, RECIPES, "recipe"))
 
 
 def method_facts(label: str, protocol: str) -> dict[str, Any]:
-    """What travels with results of a method: what figures call it, and its row.
-
-    Arguments:
-        label: of the method, as results have it.
-        protocol: whose figures; those of the released code call the ratio-trained flows BNPE.
+    """What travels with results of a method: what figures of a protocol call it, and its row.
 
     Example:
         >>> method_facts("brnpe", "paper")["label"], method_facts("brnpe", "released")["label"]
@@ -233,7 +193,7 @@ def method_facts(label: str, protocol: str) -> dict[str, Any]:
          'start': 'random'}
     """
     (entry,) = entries_of([label], "methods", check_method)
-    row = resolve_entry(entry).row
+    row = resolve_entry(entry)[0]
     name = FIGURE_LABELS.get(protocol, FIGURE_LABELS["paper"]).get(entry.name, row.paper.partition(",")[0] or row.name)
     names = ("network", "loss", "balance", "strength", "start")
     return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}

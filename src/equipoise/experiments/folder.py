@@ -22,7 +22,6 @@ from __future__ import annotations
 __all__ = ["Folder", "Heartbeat"]
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -32,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -40,7 +39,7 @@ import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
 from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_text, write_whole
-from equipoise.support.words import counted, listed
+from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
 FORMAT = 2
@@ -52,8 +51,7 @@ LOST_AFTER = 600.0
 COMPRESSED_ABOVE = 4096
 
 
-@dataclasses.dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """A stack that is being computed: where, what it is doing, and how far along."""
 
     identity: str
@@ -66,11 +64,7 @@ class Heartbeat:
 
 
 class Folder:
-    """An experiment's folder.
-
-    Arguments:
-        path: the directory; it need not exist.
-    """
+    """An experiment's folder, which need not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -113,7 +107,7 @@ class Folder:
 
     def stacks(self) -> list[str]:
         """The identities of the stacks that are finished."""
-        return sorted(p.stem for p in self._files() if _is_finished(p))
+        return [p.stem for p in self._files() if _is_finished(p)]
 
     def _files(self) -> list[Path]:
         return sorted((self.path / "stacks").glob("[!.]*.nc"))
@@ -122,11 +116,8 @@ class Folder:
         """Warn of files among the stacks that count as missing: damaged ones, and those of an earlier version."""
         if damaged := [str(p) for p in self._files() if not _is_finished(p)]:
             warn(f"damaged, and counted as missing: {listed(damaged, 5)}. `equipoise run` computes them again")
-        if old := len(list((self.path / "stacks").glob("[!.]*.npz"))):
-            warn(
-                f"{self.path / 'stacks'} holds {counted(old, 'file')} (.npz) of an earlier version of Equipoise, which "
-                "this one does not read: their cells count as missing. The earlier results.nc stays readable"
-            )
+        if any((self.path / "stacks").glob("[!.]*.npz")):
+            warn(f"the .npz files in {self.path / 'stacks'} are of an earlier version, and count as missing")
 
     def write_stack(self, identity: str, ds: xr.Dataset) -> None:
         """Write a finished stack unless it is there already; remove earlier failures and its checkpoint."""
@@ -135,7 +126,7 @@ class Folder:
         with write_whole(self.stack_file(identity), replace=not self.has(identity)) as temporary:
             ds.assign_attrs(format=FORMAT).to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
             append_digest(temporary)
-        self.failure_file(identity).unlink(missing_ok=True)
+        self._failure_file(identity).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
 
     def copy_stack(self, identity: str, source: Folder) -> None:
@@ -143,22 +134,17 @@ class Folder:
         if not self.has(identity):
             with write_whole(self.stack_file(identity)) as temporary:
                 shutil.copyfile(source.stack_file(identity), temporary)
-        self.failure_file(identity).unlink(missing_ok=True)
+        self._failure_file(identity).unlink(missing_ok=True)
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
         with h5py.File(self.stack_file(identity)) as file:
-            return self._attributes(file), {n.decode(): _values(file, n) for n in file.id}
+            return _attributes(file), {n.decode(): _values(file, n) for n in file.id}
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
         with h5py.File(self.stack_file(identity)) as file:
-            return self._attributes(file)
-
-    def _attributes(self, file: h5py.File) -> dict[str, Any]:
-        found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
-        _check_format(Path(file.filename), found["format"])
-        return found
+            return _attributes(file)
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
@@ -174,16 +160,16 @@ class Folder:
 
     # --- failures --------------------------------------------------------------------------------------------------
 
-    def failure_file(self, identity: str) -> Path:
+    def _failure_file(self, identity: str) -> Path:
         return self.path / "failed" / f"{identity}.txt"
 
     def write_failure(self, identity: str, text: str) -> None:
         """Keep a traceback."""
-        write_text(self.failure_file(identity), text)
+        write_text(self._failure_file(identity), text)
 
     def failure(self, identity: str) -> str | None:
         """The traceback of the last failure, or None."""
-        file = self.failure_file(identity)
+        file = self._failure_file(identity)
         return file.read_text(encoding="utf-8") if file.exists() else None
 
     # --- what is being computed ------------------------------------------------------------------------------------
@@ -213,7 +199,7 @@ class Folder:
         self._last_heartbeat[identity] = now
         beat = Heartbeat(identity, socket.gethostname(), os.getpid(), stage, done, total, note)
         with contextlib.suppress(OSError):  # a full disk may be emptied before there is a result to write
-            write_text(self._heartbeat_file(identity), json.dumps(dataclasses.asdict(beat)), durable=False)
+            write_text(self._heartbeat_file(identity), json.dumps(beat._asdict()), durable=False)
 
     def running(self) -> dict[str, Heartbeat]:
         """The stacks that are being computed, as far as can be told."""
@@ -258,9 +244,15 @@ def _is_alive(beat: Heartbeat, age: float) -> bool:
         os.kill(beat.pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # somebody else's
+        pass
     return True
+
+
+def _attributes(file: h5py.File) -> dict[str, Any]:
+    found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
+    _check_format(Path(file.filename), found["format"])
+    return found
 
 
 def _values(file: h5py.File, name: bytes) -> np.ndarray:

@@ -47,9 +47,11 @@ def picture_points(task: Task) -> Tensor:
 def picture(log_density: Tensor) -> np.ndarray:
     """The mean density of each cell, with shape `(SIDE, SIDE)`, from the log density at the points.
 
-    Two Moons is narrower than a cell: the density at its centre would show beads instead of crescents.
+    Two Moons is narrower than a cell: the density at its centre would show beads instead of crescents. It is rounded,
+    and 0 where it is next to nothing, so that it compresses.
     """
-    return rounded(log_density.exp().cpu().numpy().reshape(SIDE, FINE, SIDE, FINE).mean((1, 3)))
+    density = log_density.exp().cpu().numpy().reshape(SIDE, FINE, SIDE, FINE).mean((1, 3))
+    return coarse(np.where(density < FLOOR * density.max(), 0.0, density), BITS)
 
 
 def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None]) -> xr.Dataset:
@@ -61,34 +63,20 @@ def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None
     if not chosen:
         return xr.Dataset()
     theta, x = observation(task, stack.stream("gallery"))
-    points = picture_points(task)
-    densities = np.full((len(chosen), SIDE, SIDE), np.nan, np.float32)
-    for row, posterior in enumerate(chosen.values()):
-        if posterior is not None:
-            densities[row] = picture(posterior.log_prob(points.reshape(-1, 2), x))
-    exact = np.full((SIDE, SIDE), np.nan, np.float32)
-    if task.has_exact_posterior:
-        exact = picture(task.log_posterior(points.reshape(-1, 2), x))
+    points = picture_points(task).reshape(-1, 2)
+    nothing = np.full((SIDE, SIDE), np.nan, np.float32)
+    densities = [nothing if p is None else picture(p.log_prob(points, x)) for p in chosen.values()]
+    exact = picture(task.log_posterior(points, x)) if task.has_exact_posterior else nothing
     corners = {"theta": theta, "low": task.prior.low, "high": task.prior.high}
     return xr.Dataset(
         {
-            "gallery_density": (("picture", "grid_0", "grid_1"), densities),
+            "gallery_density": (("picture", "grid_0", "grid_1"), np.stack(densities)),
             "gallery_exact": (("grid_0", "grid_1"), exact),
             **{f"gallery_{name}": ("parameter", values.double().cpu().numpy()) for name, values in corners.items()},
             "gallery_x": ((), json.dumps(np.round(x.double().numpy(), 6).tolist())),
         },
         {"picture": list(chosen)},
     )
-
-
-def rounded(density: np.ndarray) -> np.ndarray:
-    """A density as it is kept: 8 bits of each value, and 0 where it is next to nothing, so that it compresses.
-
-    Example:
-        >>> rounded(np.array([1.0, 1.001, 0.3, 1e-9]))
-        array([1.       , 1.       , 0.2998047, 0.       ], dtype=float32)
-    """
-    return coarse(np.where(density < FLOOR * density.max(), 0.0, density), BITS)
 
 
 def coarse(values: np.ndarray, bits: int) -> np.ndarray:

@@ -32,17 +32,18 @@ from typing import Any
 from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.losses import pairs_needed
 from equipoise.priors import BoxUniform
+from equipoise.support.checks import true_or_false, whole_number
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
-from .entries import Entry, GridError, check_kind, check_method, check_task, entries_of, resolve_entry
+from .entries import Entry, GridError, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
 PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength")
-#: Fewer pairs than this support no statement about coverage.
-MIN_PAIRS = 50
+#: The least that whole numbers may be. Fewer than 50 pairs support no statement about coverage.
+LEAST = {"runs": 1, "members": 1, "seed": 0, "pairs": 50, "test": 50, "transforms": 1, "stack": 1}
 #: Kinds of networks.
 NETWORKS = ("classifier", "flow")
 
@@ -63,7 +64,7 @@ class TaskFacts:
 
     @staticmethod
     def of(name: str, options: Mapping[str, Any]) -> TaskFacts:
-        """Look at the task itself, which for a user's one runs its file."""
+        """From the task itself, which for a user's one runs its file."""
         task = make_task(name, **options)
         planar = task.prior.dim == 2 and isinstance(task.prior, BoxUniform)
         return TaskFacts(tuple(sorted(task.options.items())), len(task.x_shape), planar)
@@ -148,24 +149,20 @@ class Grid:
         """What is known of the task of an entry; nothing is imported for it."""
         if ":" not in entry.name:
             return _facts(entry.name, tuple(self.task_options(entry).items()))
-        known = dict(self.user_tasks)
-        if entry.label not in known:
-            raise GridError(
-                f"nothing is known of the task {entry.label}: only `equipoise run` or load_grid(…, import_tasks=True) "
-                "imports a task of your own"
-            )
-        return known[entry.label]
+        for label, facts in self.user_tasks:
+            if label == entry.label:
+                return facts
+        raise GridError(f"{entry.label} was not imported: use `equipoise run`, or load_grid(…, import_tasks=True)")
 
     def config(self) -> dict[str, Any]:
         """The grid as plain data, from which `load_grid` makes it again."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         for axis in ("tasks", "methods"):
             plain[axis] = [e.name if not e.options else {"name": e.name, **dict(e.options)} for e in plain[axis]]
-        plain |= {"budgets": list(self.budgets), "training": dict(self.training)}
-        if isinstance(self.samples, tuple):
-            plain["samples"] = dict(self.samples)
-        facts = {label: dataclasses.asdict(f) | {"options": dict(f.options)} for label, f in plain.pop("user_tasks")}
-        plain |= {"user_tasks": facts} if facts else {}
+        plain["training"] = dict(self.training)
+        plain["samples"] = dict(self.samples) if isinstance(self.samples, tuple) else self.samples
+        facts = {label: dataclasses.asdict(f) | {"options": dict(f.options)} for label, f in self.user_tasks}
+        plain["user_tasks"] = facts or None
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
 
 
@@ -175,10 +172,7 @@ def _facts(name: str, options: tuple[tuple[str, Any], ...]) -> TaskFacts:
 
 
 def load_grid(
-    source: str | Path | Mapping[str, Any],
-    changes: Mapping[str, Any] | None = None,
-    *,
-    import_tasks: bool = False,
+    source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None, *, import_tasks: bool = False
 ) -> Grid:
     """Read and check a grid.
 
@@ -197,47 +191,49 @@ def load_grid(
         equipoise.experiments.entries.GridError: tasks: there is no task 'slpc'; did you mean 'slcp'? There are slcp,
         weinberg, ...
     """
-    if isinstance(source, Mapping):
-        values, name = dict(source), "experiment"
-    else:
-        values, name = read_toml(source)
-    values |= {k: v for k, v in (changes or {}).items() if v is not None}
+    try:
+        return _load(source, changes or {}, import_tasks)
+    except GridError:
+        raise
+    except (ValueError, TypeError, OSError) as error:
+        raise GridError(str(error)) from error
+
+
+def _load(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any], import_tasks: bool) -> Grid:
+    values, name = (dict(source), "experiment") if isinstance(source, Mapping) else read_toml(source)
+    values |= {k: v for k, v in changes.items() if v is not None}
+    values = {"name": name, "protocol": "default"} | {k: v for k, v in values.items() if v is not None}
     known = [f.name for f in dataclasses.fields(Grid)]
     for key in values:
         if key not in known:
             raise GridError(did_you_mean(key, known, "key"))
-    values.setdefault("name", name)
-    values.setdefault("protocol", "default")
     for axis in ("tasks", "methods", "budgets"):
         if axis not in values:
             raise GridError(f"the grid lacks {axis!r}; it needs tasks, methods and budgets")
-    grid = Grid(
-        **values
-        | {
-            "tasks": entries_of(values["tasks"], "tasks", check_task),
-            "methods": entries_of(values["methods"], "methods", check_method),
-            "budgets": _numbers(values["budgets"], "budgets", 2),
-            "hidden": None if values.get("hidden") is None else _numbers(values["hidden"], "hidden", 1, distinct=False),
-            "training": tuple(sorted(_table(values.get("training", {}), "training").items())),
-            "samples": _samples(values.get("samples")),
-            "user_tasks": tuple(
-                TaskFacts.stored(*item) for item in _table(values.get("user_tasks", {}), "user_tasks").items()
-            ),
-        }
-    )
+    values["tasks"] = entries_of(values["tasks"], "tasks", check_task)
+    values["methods"] = entries_of(values["methods"], "methods", check_method)
+    values["budgets"] = _numbers("budgets", values["budgets"], 2)
+    if twice := [n for n in values["budgets"] if values["budgets"].count(n) > 1]:
+        raise GridError(f"budgets: {twice[0]} is listed twice")
+    if "hidden" in values:
+        values["hidden"] = _numbers("hidden", values["hidden"], 1)
+    for key, least in LEAST.items():
+        if key in values:
+            values[key] = whole_number(key, values[key], least)
+    if "samples" in values:
+        values["samples"] = _samples(values["samples"])
+    values["training"] = tuple(sorted(_table("training", values.get("training", {})).items()))
+    stored = _table("user_tasks", values.get("user_tasks", {}))
+    values["user_tasks"] = tuple(TaskFacts.stored(label, facts) for label, facts in stored.items())
+    grid = Grid(**values)
+    if grid.protocol not in PROTOCOLS:
+        raise GridError(did_you_mean(str(grid.protocol), PROTOCOLS, "protocol"))
     if import_tasks:
-        grid = dataclasses.replace(grid, user_tasks=_imported(grid))
+        users = [entry for entry in grid.tasks if ":" in entry.name]
+        facts = tuple((e.label, TaskFacts.of(e.name, grid.task_options(e))) for e in users)
+        grid = dataclasses.replace(grid, user_tasks=facts)
     _check(grid)
     return grid
-
-
-def _imported(grid: Grid) -> tuple[tuple[str, TaskFacts], ...]:
-    """The facts of the user's tasks of a grid, from the tasks themselves."""
-    users = [entry for entry in grid.tasks if ":" in entry.name]
-    try:
-        return tuple((e.label, TaskFacts.of(e.name, grid.task_options(e))) for e in users)
-    except (ValueError, TypeError, OSError) as error:
-        raise GridError(f"tasks: {error}") from error
 
 
 def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
@@ -248,8 +244,7 @@ def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
     elif str(source) in PACKAGED:
         text = resources.files(__package__).joinpath("grids", f"{source}.toml").read_text(encoding="utf-8")
     else:
-        hint = did_you_mean(path.stem, PACKAGED, "packaged grid")
-        raise GridError(f"there is no file {path}, and {hint}")
+        raise GridError(f"there is no file {path}, and {did_you_mean(path.stem, PACKAGED, 'packaged grid')}")
     try:
         return tomllib.loads(text), path.stem
     except tomllib.TOMLDecodeError as error:
@@ -260,31 +255,14 @@ def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def _check(grid: Grid) -> None:
-    if grid.protocol not in PROTOCOLS:
-        raise GridError(did_you_mean(str(grid.protocol), PROTOCOLS, "protocol"))
-    for key, least in (
-        ("runs", 1),
-        ("members", 1),
-        ("seed", 0),
-        ("pairs", MIN_PAIRS),
-        ("test", MIN_PAIRS),
-        ("transforms", 1),
-        ("stack", 1),
-    ):
-        _whole(getattr(grid, key), key, least)
     if grid.recipe is not None and grid.recipe not in RECIPES:
         raise GridError(did_you_mean(str(grid.recipe), RECIPES, "recipe"))
-    if not isinstance(grid.gallery, bool):
-        raise GridError(f"gallery is true or false, got {grid.gallery!r}")
+    true_or_false("gallery", grid.gallery)
     known = list(PROTOCOLS[grid.protocol].settings.numbers())
-    for key, value in grid.training:
+    for key, _ in grid.training:
         if key not in known:
-            raise GridError(f"training: {did_you_mean(key, known, 'setting')}")
-        check_kind(f"training: {key}", value, getattr(PROTOCOLS[grid.protocol].settings, key))
-    try:
-        settings = grid.settings()
-    except (ValueError, TypeError) as error:
-        raise GridError(f"training: {error}") from error
+            raise GridError(did_you_mean(key, known, "training setting"))
+    settings = grid.settings()
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
         row, keep, recipe = resolve_entry(entry)
@@ -310,38 +288,25 @@ def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> 
                 f"{least}; the smallest budget is {10 * least}"
             )
     if settings.batch_size is not None and settings.batch_size < least:
-        raise GridError(
-            f"training: batch_size = {settings.batch_size} is too small for {entry.label}, which needs {least}"
-        )
+        raise GridError(f"training: batch_size = {settings.batch_size} is below the {least} that {entry.label} needs")
 
 
-def _samples(value: Any) -> int | tuple[tuple[str, int], ...] | None:
+def _samples(value: Any) -> int | tuple[tuple[str, int], ...]:
     if not isinstance(value, Mapping):
-        _whole(value, "samples", 1)
-        return value
-    for network, number in value.items():
+        return whole_number("samples", value, 1)
+    for network in value:
         if network not in NETWORKS:
             raise GridError(f"samples: {did_you_mean(str(network), NETWORKS, 'kind of network')}")
-        _whole(number, f"samples of a {network}", 1)
-    return tuple(sorted(value.items()))
+    return tuple(sorted((network, whole_number(f"samples of a {network}", n, 1)) for network, n in value.items()))
 
 
-def _whole(value: Any, key: str, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise GridError(f"{key} is a whole number, at least {least}, got {value!r}")
-
-
-def _numbers(values: Any, key: str, least: int, distinct: bool = True) -> tuple[int, ...]:
+def _numbers(key: str, values: Any, least: int) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or not values:
         raise GridError(f"{key} is a list of whole numbers, got {values!r}")
-    for value in values:
-        _whole(value, key, least)
-        if distinct and list(values).count(value) > 1:
-            raise GridError(f"{key}: {value} is listed twice")
-    return tuple(values)
+    return tuple(whole_number(key, value, least) for value in values)
 
 
-def _table(value: Any, key: str) -> dict[str, Any]:
+def _table(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise GridError(f"{key} is a table of settings, got {value!r}")
     return dict(value)

@@ -14,12 +14,13 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from equipoise.diagnostics import diagnose
@@ -38,7 +39,7 @@ from .cells import NUMERICS, Stack
 from .costs import cost, device_kind
 from .folder import Folder
 from .gallery import gallery
-from .records import Judged, record
+from .records import record
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -51,24 +52,20 @@ def compute_stack(
     checkpoint: bool = True,
     compile: bool | None = None,
 ) -> None:
-    """Compute a stack and put its file into the folder.
-
-    Arguments:
-        stack: what to compute.
-        folder: the experiment's.
-        device: "cpu", "cuda", or None for a GPU where there is one.
-        threads: of the CPU; results are equal to the last bit only for equal numbers of them.
-        checkpoint: whether an interrupted training goes on where it was.
-        compile: whether steps are compiled; None where it pays back.
-    """
+    """Compute a stack and put its file into the folder; the other arguments are those of `run_grid`."""
     began, started = time.time(), time.monotonic()
-    with fixed_threads(threads), _watched(stack, folder) as warned:
+    # Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack.
+    hear = partial(folder.heartbeat, stack.identity)
+    with fixed_threads(threads), listening(hear), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
         state = folder.checkpoint(stack.identity) if checkpoint else None
-        posteriors = _train(stack, task, data, device, state, compile)
+        posteriors = _train(stack, task, data, device=device, checkpoint=state, compile=compile)
         trained = time.monotonic()
-        mixtures = [_mixture(members) for members in posteriors]
+        # The posterior of a cell is the mixture of its members that were not lost.
+        alive = [[p for p in members if p is not None] for members in posteriors]
+        mixtures = [Posterior.joined(members) if members else None for members in alive]
         judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
@@ -77,9 +74,9 @@ def compute_stack(
         notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
         kept = record(stack, task, posteriors, judged, notes).assign(pictures.variables)
         kind = device_kind(device)
-        kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds}
+        kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds, "began": began}
         kept.attrs |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
-        kept.attrs |= {"began": began, "seconds": time.monotonic() - started}
+        kept.attrs["seconds"] = time.monotonic() - started
         folder.write_stack(stack.identity, kept)
 
 
@@ -93,33 +90,25 @@ def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int
     seed = stack.stream(*path)
     store = None
     if task.kept:
-        options = hashlib.blake2b(json.dumps([stack.task.options, NUMERICS]).encode(), digest_size=4).hexdigest()
-        store = folder.path / "simulations" / "-".join([_file_name(task), options, str(stack.seed), *map(str, path)])
+        name = _file_name(task, stack.task.options, size=4)
+        store = folder.path / "simulations" / "-".join([name, str(stack.seed), *map(str, path)])
     pairs = simulate(task.prior, task.simulator, n, seed=seed, store=store, verify=False)
     return pairs.theta, pairs.compact()
 
 
-def _file_name(task: Task) -> str:
-    return re.sub(r"\W+", "_", task.name)
+def _file_name(task: Task, *known: Any, size: int) -> str:
+    """The name of a task, and a digest of what is known of it."""
+    digest = hashlib.blake2b(json.dumps([*known, NUMERICS]).encode(), digest_size=size).hexdigest()
+    return re.sub(r"\W+", "_", task.name) + "-" + digest
 
 
 def _train(
-    stack: Stack,
-    task: Task,
-    data: Sequence[Pairs],
-    device: str | None,
-    checkpoint: Path | None,
-    compile: bool | None,
+    stack: Stack, task: Task, data: Sequence[Pairs], compile: bool | None, **how: Any
 ) -> list[list[Posterior | None]]:
     """One posterior for each member of each cell, all trained in one call; None for a member that was lost."""
     sizes, runs = stack.sizes, stack.runs
     members = [
-        Member(
-            cell.row,
-            stack.stream("run", cell.run, "member", m),
-            runs.index(cell.run),
-            cell.keep,
-        )
+        Member(cell.row, stack.stream("run", cell.run, "member", m), runs.index(cell.run), cell.keep)
         for cell in stack.cells
         for m in range(stack.members)
     ]
@@ -131,14 +120,13 @@ def _train(
         embedding=Convolutional(task.x_shape, sizes.layers, sizes.channels) if sizes.layers else None,
         x_scale=sizes.x_scale,
         standardize=sizes.standardize,
-        device=device,
-        checkpoint=checkpoint,
+        **how,
     )
     return [trained[i : i + stack.members] for i in range(0, len(trained), stack.members)]
 
 
-def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder: Folder) -> list[Judged | None]:
-    """The diagnosis of each cell and the seconds it took; None where all members were lost.
+def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder: Folder) -> list[xr.Dataset | None]:
+    """The diagnosis of each cell, with the seconds it took; None where all members were lost.
 
     Single networks are judged all at once, those of one shape and recipe in one pass; a mixture is judged by itself.
     """
@@ -148,7 +136,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
     # coverage pairs.
     test = _simulate(task, stack, folder, rules.test, "test") if stack.members == 1 else None
     exact = _exact(task, stack, folder, theta, x)
-    found: list[Judged | None] = [None] * len(stack.cells)
+    found: list[xr.Dataset | None] = [None] * len(stack.cells)
     for cells in _alike(stack, posteriors):
         started, words = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
 
@@ -173,7 +161,7 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
         for row, i in enumerate(cells):
             # A single network is its own mixture.
             one = ds if stack.members > 1 else ds.isel(member=[row, row]).assign_coords(member=["0", "mixture"])
-            found[i] = Judged(one, seconds)
+            found[i] = one.assign_attrs(seconds=seconds)
     return found
 
 
@@ -187,19 +175,12 @@ def _alike(stack: Stack, posteriors: list[Posterior | None]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _mixture(members: list[Posterior | None]) -> Posterior | None:
-    """The posterior of a cell: the mixture of its members that were not lost."""
-    alive = [p for p in members if p is not None]
-    return Posterior.joined(alive) if alive else None
-
-
 def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -> np.ndarray | None:
     """The exact log posterior of the coverage pairs, computed once for a task and kept in the folder."""
     if not task.has_exact_posterior:
         return None
-    known = json.dumps([stack.task.name, stack.task.options, stack.seed, len(theta), NUMERICS])
-    name = hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
-    file = folder.path / "exact" / f"{_file_name(task)}-{name}.npy"
+    name = _file_name(task, stack.task.name, stack.task.options, stack.seed, len(theta), size=8)
+    file = folder.path / "exact" / f"{name}.npy"
     if file.exists():
         if is_intact(file):
             return np.load(file, allow_pickle=False)
@@ -211,15 +192,3 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
         np.save(temporary, exact)
         append_digest(temporary)
     return exact
-
-
-@contextmanager
-def _watched(stack: Stack, folder: Folder) -> Iterator[list[warnings.WarningMessage]]:
-    """Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack."""
-
-    def hear(label: str, done: int, total: int, note: str) -> None:
-        folder.heartbeat(stack.identity, label, done, total, note)
-
-    with listening(hear), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught

@@ -6,13 +6,13 @@ and run. To keep another number of a diagnosis, add it to `diagnostics.dataset` 
 
 from __future__ import annotations
 
-__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "TASK_VARIABLES", "Judged", "record", "thinned"]
+__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "TASK_VARIABLES", "record", "thinned"]
 
 import json
 import platform
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,27 +30,11 @@ EPOCHS = 100
 LEVELS = 101
 Dims = tuple[str, ...]
 #: Of a diagnosis, for the posterior of a run: names as `diagnose` has them, and dimensions besides those of the cell.
-DIAGNOSTICS: dict[str, Dims] = {
-    "verdict": (),
-    "verdict_p_value": (),
-    "certificate_p_value": (),
-    "pairs_to_settle": (),
-    "coverage": ("level",),
-    "coverage_lower": ("level",),
-    "coverage_upper": ("level",),
-    "coverage_auc": (),
-    "coverage_auc_se": (),
-    "levels_covered": (),
-    "nominal_log_prob": (),
-    "nominal_log_prob_se": (),
-    "nominal_log_prob_raw": (),
-    "information_kept": (),
-    "entropy": (),
-    "leakage": (),
-    "balancing_error": (),
-    "balance_signed": (),
-    "balance_signed_se": (),
-}
+DIAGNOSTICS: dict[str, Dims] = dict.fromkeys((
+    "verdict", "verdict_p_value", "certificate_p_value", "pairs_to_settle", "coverage_auc", "coverage_auc_se",
+    "levels_covered", "nominal_log_prob", "nominal_log_prob_se", "nominal_log_prob_raw", "information_kept", "entropy",
+    "leakage", "balancing_error", "balance_signed", "balance_signed_se",
+), ()) | dict.fromkeys(("coverage", "coverage_lower", "coverage_upper"), ("level",))  # fmt: skip
 #: Those that are also kept for each network of a run, as `member_…`.
 PER_MEMBER = ("verdict", "coverage", "coverage_auc", "nominal_log_prob", "balancing_error")
 #: Of the training of a run; its steps are those of all its members together.
@@ -68,22 +52,10 @@ CELL_VARIABLES: dict[str, Dims] = {
 }
 #: Every variable of a task, and its dimensions; pictures are there where they were drawn (see `gallery`).
 TASK_VARIABLES: dict[str, Dims] = {
-    "expected_log_prob": (),
-    "expected_log_prob_se": (),
-    "prior_log_prob": (),
+    **dict.fromkeys(("expected_log_prob", "expected_log_prob_se", "prior_log_prob", "gallery_x"), ()),
+    **dict.fromkeys(("gallery_theta", "gallery_low", "gallery_high"), ("parameter",)),
     "gallery_exact": ("grid_0", "grid_1"),
-    "gallery_theta": ("parameter",),
-    "gallery_low": ("parameter",),
-    "gallery_high": ("parameter",),
-    "gallery_x": (),
 }
-
-
-class Judged(NamedTuple):
-    """A diagnosis, and the seconds it took."""
-
-    ds: xr.Dataset
-    seconds: float
 
 
 def thinned(epochs: int) -> np.ndarray:
@@ -97,17 +69,13 @@ def thinned(epochs: int) -> np.ndarray:
 
 
 def record(
-    stack: Stack, task: Task, posteriors: list[list[Posterior | None]], judged: list[Judged | None], notes: list[str]
+    stack: Stack,
+    task: Task,
+    posteriors: list[list[Posterior | None]],
+    judged: list[xr.Dataset | None],
+    notes: list[str],
 ) -> xr.Dataset:
-    """What is kept of a stack, with its attributes.
-
-    Arguments:
-        stack: what was computed.
-        task: its task.
-        posteriors: for each cell, its members.
-        judged: for each cell, its diagnosis.
-        notes: warnings.
-    """
+    """What is kept of a stack: of each cell its members and its diagnosis, and the warnings."""
     cells, kept = stack.cells, thinned(stack.settings.epochs)
     sizes = {"level": LEVELS, "member": stack.members, "epoch": len(kept)}
     data = {name: _empty(name, (len(cells), *(sizes[d] for d in dims))) for name, dims in CELL_VARIABLES.items()}
@@ -137,7 +105,11 @@ def record(
         "place": str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "",
         "notes": json.dumps(notes),
     }
-    variables: dict[str, Any] = {name: (("cell", *dims), data[name]) for name, dims in CELL_VARIABLES.items()}
+    said: Any = next((ds for ds in judged if ds is not None), {})  # its attributes say what each variable means
+    variables: dict[str, Any] = {
+        name: (("cell", *dims), data[name], said[name].attrs if name in said else {})
+        for name, dims in CELL_VARIABLES.items()
+    }
     variables |= {name: ((), value) for name, value in _expected(task, judged[0]).items()}
     variables |= {"method": ("cell", [c.method for c in cells]), "run": ("cell", [c.run for c in cells])}
     coords = {"cell": [c.identity for c in cells], "level": np.linspace(0, 1, LEVELS), "epoch": kept}
@@ -175,25 +147,25 @@ def _history(
         data[name][i] = mean[kept]
 
 
-def _diagnosis(data: dict[str, np.ndarray], i: int, alive: list[int], judged: Judged) -> None:
+def _diagnosis(data: dict[str, np.ndarray], i: int, alive: list[int], judged: xr.Dataset) -> None:
     """The diagnosis of a cell, and of its members that were not lost."""
-    data["diagnose_seconds"][i] = judged.seconds
-    whole = judged.ds.sel(member="mixture")
+    data["diagnose_seconds"][i] = judged.attrs["seconds"]
+    whole = judged.sel(member="mixture")
     for name in DIAGNOSTICS:
         data[name][i] = whole[name].values[()]
     for row, m in enumerate(alive):
-        one = judged.ds.sel(member=str(row))
+        one = judged.sel(member=str(row))
         for name in PER_MEMBER:
             data[f"member_{name}"][i, m] = one[name].values[()]
 
 
-def _expected(task: Task, judged: Judged | None) -> dict[str, float]:
+def _expected(task: Task, judged: xr.Dataset | None) -> dict[str, float]:
     """E log p(θ*|x*) of the exact posterior, as the task stores it or from the coverage pairs, and E log p(θ)."""
-    measured = {} if judged is None else {n: float(judged.ds[n]) for n in ("exact_log_prob", "exact_log_prob_se")}
+    measured = {} if judged is None else {n: float(judged[n]) for n in ("exact_log_prob", "exact_log_prob_se")}
     try:
         prior = -float(task.prior.entropy())
     except NotImplementedError:  # a user-defined prior
-        prior = np.nan if judged is None else float(judged.ds["prior_log_prob"])
+        prior = np.nan if judged is None else float(judged["prior_log_prob"])
     try:
         value, error = task.expected_log_posterior()
     except (ValueError, FileNotFoundError):

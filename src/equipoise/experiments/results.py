@@ -17,7 +17,7 @@ __all__ = ["collect", "merge", "read_results", "table", "write_results"]
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ import xarray as xr
 from equipoise.diagnostics import judge_cells
 from equipoise.support.errors import DamagedFile
 from equipoise.support.files import write_whole
-from equipoise.support.words import STAYS
 from equipoise.version import __version__
 
 from .cells import NUMERICS, cells_of
@@ -48,20 +47,14 @@ Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 #: How curves between 0 and 1 are stored, and the bits of a history's numbers that are.
 PACKED = {"dtype": "int16", "scale_factor": 1 / 30000, "_FillValue": -32768}
 HISTORY_BITS = 10
+#: What the ledger has of a stack.
+LEDGER = (
+    "task", "budget", "cells", "members", "steps", "label", "network", "device", "place", "hardware", "torch",
+    "equipoise", "began", "train_seconds", "diagnose_seconds", "seconds", "cost",
+)  # fmt: skip
+#: What variables mean that `diagnose` does not describe.
 MEANINGS = {
-    "coverage": "expected coverage",
-    "coverage_auc": "area between coverage and the diagonal, positive where conservative",
-    "verdict": "verdict of the run alone",
     "verdict_holm": "verdict with Holm's correction over all cells",
-    "verdict_p_value": "p-value of: coverage ≥ level everywhere",
-    "certificate_p_value": "p-value of: coverage < level - 0.02 somewhere",
-    "pairs_to_settle": f"about how many further pairs would settle the verdict {STAYS}",
-    "nominal_log_prob": "mean log posterior of the true parameters",
-    "nominal_log_prob_raw": "mean log posterior of the true parameters, not normalised",
-    "information_kept": "0 for the prior, 1 for the exact posterior",
-    "leakage": "mass outside the prior's support",
-    "balancing_error": "balancing error; of mixtures, over the coverage pairs",
-    "balance_signed": "balance, negative where too narrow",
     "train_seconds": "what its networks took of the training of their stack; cells may share networks",
     "steps": "steps of its networks together",
     "stack_seconds": "the whole of the stack that the cell belongs to, which `stack` names",
@@ -69,26 +62,14 @@ MEANINGS = {
     "prior_log_prob": "mean log prior",
     "gallery_density": "density of run 0 for one observation",
     "cell": "identity of the cell",
-}
-#: What the ledger has of a stack: the names of its attributes, and what they mean.
-LEDGER = {
-    "task": "task",
-    "budget": "budget",
-    "cells": "cells",
-    "members": "networks that were trained together",
-    "steps": "steps of all members together; members that converged took no more",
-    "label": "label",
-    "network": "network",
-    "device": "device",
-    "place": "the GPU's own name, where there was one",
-    "hardware": "hardware",
-    "torch": "torch",
-    "equipoise": "equipoise",
-    "began": "when it began, in seconds since the epoch: stacks of several processes may share a GPU",
-    "train_seconds": "simulating and training",
-    "diagnose_seconds": "judging",
-    "seconds": "all of it, pictures included",
-    "cost": "the most it was expected to take",
+    "ledger_members": "networks that were trained together",
+    "ledger_steps": "steps of all members together; members that converged took no more",
+    "ledger_place": "the GPU's own name, where there was one",
+    "ledger_began": "when it began, in seconds since the epoch: stacks of several processes may share a GPU",
+    "ledger_train_seconds": "simulating and training",
+    "ledger_diagnose_seconds": "judging",
+    "ledger_seconds": "all of it, pictures included",
+    "ledger_cost": "the most it was expected to take",
 }
 
 
@@ -115,9 +96,10 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
     ds["pairs"] = ((), grid.rules("flow").pairs)
     ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
-    for name, meaning in MEANINGS.items():
-        if name in ds:
-            ds[name].attrs["long_name"] = meaning
+    with xr.open_dataset(folder.stack_file(used[0]), engine="h5netcdf") as one:
+        meanings = {n: v.attrs["long_name"] for n, v in one.data_vars.items() if "long_name" in v.attrs} | MEANINGS
+    for name in ds.keys() & meanings.keys():
+        ds[name].attrs["long_name"] = meanings[name]
     headers = [header for header, _ in stacks.values()]
     notes = sorted({f"{h['label']}: {n}" for h in headers for n in json.loads(h["notes"])})
     if left_out := counts.pop("left_out"):
@@ -214,9 +196,8 @@ def _concatenated(stacks: Stacks) -> xr.Dataset:
         }
         of_stacks = {"task": "task", "budget": "budget", "hardware": "hardware", "stack_seconds": "seconds"}
         for name, attribute in of_stacks.items():
-            values = np.array([stacks[s][0][attribute] for s in identities])
-            variables[name] = ("row", np.repeat(values.astype(object) if values.dtype.kind == "U" else values, cells))
-        variables["stack"] = ("row", np.repeat(np.array(identities, dtype=object), cells))
+            variables[name] = ("row", np.repeat(_column([stacks[s][0][attribute] for s in identities]), cells))
+        variables["stack"] = ("row", np.repeat(_column(identities), cells))
         groups.append(xr.Dataset(variables, {"epoch": first["epoch"], "member": np.arange(header["members"])}))
     if len(groups) == 1:
         return groups[0]
@@ -261,9 +242,9 @@ def _as_this_grid_would(grid: Grid, places: list[Place]) -> set[str]:
 def _unstacked(grid: Grid, chosen: xr.Dataset, places: list[Place]) -> xr.Dataset:
     """The rows with the four axes as dimensions, in the order of the grid; the verdicts with Holm's correction."""
     tasks, methods, budgets, runs = (list(dict.fromkeys(values)) for values in zip(*places, strict=True))
-    coords: dict[str, Any] = {
-        "task": _ordered([t.label for t in grid.tasks], tasks),
-        "method": _ordered([m.label for m in grid.methods], methods),
+    coords: dict[str, Any] = {  # the labels of the grid, then whatever else there is
+        "task": list(dict.fromkeys([*(t.label for t in grid.tasks), *sorted(tasks)])),
+        "method": list(dict.fromkeys([*(m.label for m in grid.methods), *sorted(methods)])),
         "budget": sorted({*grid.budgets, *budgets}),
         "run": sorted({*range(grid.runs), *runs}),
     }
@@ -315,21 +296,15 @@ def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
 
 def _ledger(stacks: Stacks) -> xr.Dataset:
     """One row per stack: `ledger_…` over the dimension `ledger`, whose coordinate is the identity of the stack."""
-    rows = [
-        dict(header) | {"cells": len(arrays["cell"]), "members": header["trained"]}
-        for header, arrays in stacks.values()
-    ]
-    data = {}
-    for name, meaning in LEDGER.items():
-        values = np.array([row.get(name, np.nan) for row in rows])
-        values = values.astype(object) if values.dtype.kind == "U" else values
-        data[f"ledger_{name}"] = ("ledger", values, {"long_name": meaning})
-    return xr.Dataset(data, {"ledger": np.array(list(stacks), dtype=object)})
+    rows = [{**h, "cells": len(arrays["cell"]), "members": h["trained"]} for h, arrays in stacks.values()]
+    data = {f"ledger_{name}": ("ledger", _column([row.get(name, np.nan) for row in rows])) for name in LEDGER}
+    return xr.Dataset(data, {"ledger": _column(list(stacks))})
 
 
-def _ordered(first: list[str], others: Iterable[str]) -> list[str]:
-    """The labels of the grid, then whatever else there is."""
-    return list(dict.fromkeys([*first, *sorted(set(others))]))
+def _column(values: list[Any]) -> np.ndarray:
+    """Values as an array, texts as objects."""
+    found = np.array(values)
+    return found.astype(object) if found.dtype.kind == "U" else found
 
 
 def _union(grids: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:

@@ -1,34 +1,54 @@
-"""Running a grid: find what is missing, compute it, gather the results.
+"""Running a grid: find what is missing, compute it in this process or on Dask workers, and say where it stands.
 
 Running a grid again computes what is missing and nothing else, whether it was interrupted, failed in places, or grew.
 Cells that are there stay as they are; where a grid has grown, the new cells of a stack form a stack of their own.
+
+`attempt` is the same function everywhere. It claims a stack, computes it, and leaves either its file or its traceback
+in the folder; what travels between processes is a word. So a worker, the scheduler or the runner can be lost at any
+time: whatever was finished is on disk, and whatever was not is computed again, to the same result. A process computes
+one stack at a time, hence one per GPU.
 """
 
 from __future__ import annotations
 
-__all__ = ["DONE", "FAILED", "MISSING", "RUNNING", "State", "missing_stacks", "run_grid", "state_of"]
+__all__ = ["Execution", "State", "attempt", "missing_stacks", "run_grid", "state_of"]
 
+import contextlib
 import dataclasses
 import os
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from equipoise.support.devices import cores
+from equipoise.support.errors import CheckpointMismatch, DamagedFile
 
 from .cells import Cell, Stack, stacks_of
 from .clusters import check_cluster, connect
-from .costs import cost, device_kind
-from .engine import Compute, Execution, execute
+from .costs import cost, device_kind, pace
 from .folder import Folder, Heartbeat
 from .grids import Grid
 from .pipeline import compute_stack
 
-DONE, RUNNING, FAILED, MISSING = "done", "running", "failed", "missing"
+#: States of a cell; what an attempt at a stack comes to is one of the first two and the last two.
+DONE, FAILED, RUNNING, MISSING, BUSY, LATE = "done", "failed", "running", "missing", "busy", "late"
 #: More threads than this gain nothing on networks of this size.
 MOST_THREADS = 4
+#: A training that is expected to take longer than this, in seconds, is checkpointed.
+CHECKPOINT_ABOVE = 120.0
+#: Seconds that a worker waits for a stack that somebody else is computing, before it asks for another.
+RETRY_AFTER = 2.0
+_ONE_AT_A_TIME = threading.Lock()
 
+Compute = Callable[..., None]
 #: Called with each stack that ended, or was left because it would end too late, and how.
 Tell = Callable[[Stack, str], None]
 
@@ -53,6 +73,21 @@ class State:
     @property
     def complete(self) -> bool:
         return all(s == DONE for _, s in self.cells)
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How stacks are computed, as in `run_grid`; nothing here changes a result beyond rounding.
+
+    `deadline` is when all has to be over, in seconds since the epoch; None for never.
+    """
+
+    device: str | None = None
+    threads: int = 1
+    checkpoint: bool = True
+    deadline: float | None = None
+    pace: float | None = None
+    compile: bool | None = None
 
 
 def missing_stacks(grid: Grid, folder: Folder, device: str | None = "cpu") -> list[Stack]:
@@ -118,25 +153,30 @@ def run_grid(
     """
     check_cluster(cluster)
     folder = Folder(path)
-    threads = threads or _begun_with(folder) or default_threads(cluster)
+    threads = threads or _default_threads(folder, cluster)
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
     folder.warn_of_unusable_files()
     left = missing_stacks(grid, folder, device)
     deadline = None if stop_after is None else time.time() + stop_after
-    execution = Execution(device, threads, checkpoint, deadline=deadline, pace=pace, compile=compile)
+    how = Execution(device, threads, checkpoint, deadline, pace, compile)
     if left:
-        with connect(cluster, execution, len(left)) as client:
-            for stack, outcome in execute(left, folder, execution, compute, client):
+        with connect(cluster, device, threads, len(left)) as client:
+            for stack, outcome in _execute(left, folder, how, compute, client):
                 if tell is not None:
                     tell(stack, outcome)
     return state_of(grid, folder)
 
 
-def default_threads(cluster: str | None) -> int:
-    """All cores up to a few where one stack is computed at a time, one where there are workers."""
+def _default_threads(folder: Folder, cluster: str | None) -> int:
+    """What the folder was begun with, as results are equal to the last bit only for equal numbers of threads.
+
+    Else all cores up to a few where one stack is computed at a time, and one where there are workers.
+    """
+    with contextlib.suppress(FileNotFoundError, KeyError):
+        return int(folder.read_grid()["threads"])
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    available = min(cores(), int(asked)) if asked.isdigit() and int(asked) > 0 else cores()
-    return min(available, MOST_THREADS) if cluster is None else 1
+    most = int(asked) if asked.isdigit() and int(asked) > 0 else MOST_THREADS
+    return min(cores(), most, MOST_THREADS) if cluster is None else 1
 
 
 def _command(arguments: Sequence[str]) -> str:
@@ -149,9 +189,106 @@ def _command(arguments: Sequence[str]) -> str:
     return " ".join(["equipoise", *(Path(a).name if Path(a).is_absolute() else a for a in arguments)])
 
 
-def _begun_with(folder: Folder) -> int | None:
-    """The threads that the folder was begun with: results are equal to the last bit only for equal numbers of them."""
+# --- computing stacks ------------------------------------------------------------------------------------------------
+
+
+def attempt(stack: Stack, path: str, how: Execution, compute: Compute) -> str:
+    """Compute a stack if nobody else does and the time suffices; "done", "failed", "busy" or "late"."""
+    folder, identity = Folder(path), stack.identity
+    if how.deadline is not None and time.time() + _expected_seconds(stack, folder, how) > how.deadline:
+        return LATE
+    with _ONE_AT_A_TIME, folder.claim(identity) as mine:
+        if folder.has(identity):
+            return DONE
+        if not mine:
+            time.sleep(RETRY_AFTER)
+            return BUSY
+        folder.heartbeat(identity, "starting", force=True)
+        keep = how.checkpoint and cost(stack, device_kind(how.device)).seconds > CHECKPOINT_ABOVE
+        run = partial(compute, stack, folder, how.device, how.threads, keep, how.compile)
+        try:
+            try:
+                run()
+            except (CheckpointMismatch, DamagedFile):
+                if not folder.checkpoint(identity).exists():
+                    raise
+                # The state of another version of the training, or a damaged one, is of no use.
+                shutil.rmtree(folder.checkpoint(identity))
+                run()
+        except Exception as error:
+            about = f"{stack.label}\ncells {', '.join(c.identity for c in stack.cells)}\n\n"
+            folder.write_failure(identity, about + "".join(traceback.format_exception(error)))
+            return FAILED
+        return DONE
+
+
+def _expected_seconds(stack: Stack, folder: Folder, how: Execution) -> float:
+    """What a stack is expected to take, going by those in the folder unless `how` has a pace."""
+    device, share = device_kind(how.device), how.pace
+    if share is None:
+        share = pace(stack, (_attributes(str(folder.path), s) for s in folder.stacks()), device)
+    return share * cost(stack, device).seconds
+
+
+@lru_cache(maxsize=1 << 16)
+def _attributes(path: str, identity: str) -> dict[str, Any]:
+    """The attributes of a finished stack, which never change."""
+    return Folder(path).attributes(identity)
+
+
+def _execute(
+    stacks: Sequence[Stack], folder: Folder, how: Execution, compute: Compute, client: Any
+) -> Iterator[tuple[Stack, str]]:
+    """Compute stacks on a Dask client or, if it is None, here and in this order; yield each as it ends."""
+    if client is not None:
+        yield from _on_dask(stacks, folder, how, compute, client)
+        return
+    waiting = deque(stacks)
+    while waiting:
+        stack = waiting.popleft()
+        outcome = attempt(stack, str(folder.path), how, compute)
+        if outcome == BUSY:
+            waiting.append(stack)
+        else:
+            yield stack, outcome
+
+
+def _on_dask(
+    stacks: Sequence[Stack], folder: Folder, how: Execution, compute: Compute, client: Any
+) -> Iterator[tuple[Stack, str]]:
+    from distributed import as_completed
+
+    path = str(folder.path.resolve())
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    options = {"pure": False, "resources": {"GPU": 1} if any(w["resources"].get("GPU") for w in workers) else None}
+
+    def submit(stack: Stack, rank: int) -> Any:
+        # A key of its own each time: a cluster that outlives the runner must not hand back an old answer.
+        key = f"equipoise-{stack.identity}-{uuid.uuid4().hex[:8]}"
+        return client.submit(attempt, stack, path, how, compute, key=key, priority=-rank, **options)
+
+    futures = {submit(stack, rank): stack for rank, stack in enumerate(stacks)}
+    completed = as_completed(list(futures), loop=client.loop)
     try:
-        return int(folder.read_grid()["threads"])
-    except (FileNotFoundError, KeyError):
-        return None
+        for future in completed:
+            stack = futures.pop(future)
+            outcome = _outcome(future, stack, folder)
+            if outcome == BUSY:
+                again = submit(stack, len(stacks))
+                futures[again] = stack
+                completed.add(again)
+            else:
+                yield stack, outcome
+    finally:
+        client.cancel(list(futures), force=True)
+
+
+def _outcome(future: Any, stack: Stack, folder: Folder) -> str:
+    """What became of a stack; workers that die of it again and again (out of memory, say) are its failure."""
+    if future.status == "finished":
+        return str(future.result())
+    if folder.has(stack.identity):
+        return DONE
+    error = future.exception() if future.status == "error" else RuntimeError("the scheduler lost the stack")
+    folder.write_failure(stack.identity, f"{stack.label}\n\n{type(error).__name__}: {error}\n")
+    return FAILED
