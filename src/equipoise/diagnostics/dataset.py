@@ -113,15 +113,15 @@ class Variable(NamedTuple):
         dims: its dimensions.
         meaning: what it is, in words; `long_name` in the dataset.
         value: the function that computes it.
-        kept: what experiments keep of it: "cell" a number for the posterior of a run, "member" this and a number
-            for each of its networks, "curve" a curve for the posterior of a run; None for nothing.
+        kept: what experiments keep of it: "cell" for the posterior of a run, "member" also for each of its networks;
+            None for nothing.
     """
 
     name: str
     dims: tuple[str, ...]
     meaning: str
     value: Callable[[Findings], Any]
-    kept: Literal["cell", "member", "curve"] | None = None
+    kept: Literal["cell", "member"] | None = None
 
 
 L, M, ML, MP = ("level",), ("member",), ("member", "level"), ("member", "pair")
@@ -139,16 +139,16 @@ GAIN = "gain over the prior in nats: nominal log posterior minus mean log prior"
 #: One row for each variable.
 VARIABLES = (
     Variable("rank", MP, "HPD rank", lambda f: f.rank),
-    Variable("coverage", ML, COVERAGE, lambda f: f.coverage, "curve"),
-    Variable("coverage_lower", ML, f"{BAND}, lower end", lambda f: f.band(simultaneous_band, f.coverage, 0), "curve"),
-    Variable("coverage_upper", ML, f"{BAND}, upper end", lambda f: f.band(simultaneous_band, f.coverage, 1), "curve"),
+    Variable("coverage", ML, COVERAGE, lambda f: f.coverage, "member"),
+    Variable("coverage_lower", ML, f"{BAND}, lower end", lambda f: f.band(simultaneous_band, f.coverage, 0), "cell"),
+    Variable("coverage_upper", ML, f"{BAND}, upper end", lambda f: f.band(simultaneous_band, f.coverage, 1), "cell"),
     Variable("coverage_lower_pointwise", ML, f"{ALONE}, lower end", lambda f: f.band(pointwise_band, f.coverage, 0)),
     Variable("coverage_upper_pointwise", ML, f"{ALONE}, upper end", lambda f: f.band(pointwise_band, f.coverage, 1)),
     Variable("calibration_lower", L, f"{CALIBRATED}, lower end", lambda f: f.band(calibration_band, f.levels, 0)),
     Variable("calibration_upper", L, f"{CALIBRATED}, upper end", lambda f: f.band(calibration_band, f.levels, 1)),
     Variable("coverage_auc", M, "area between coverage and the diagonal", lambda f: coverage_auc(f.rank)[0], "member"),
     Variable("coverage_auc_se", M, "standard error of the coverage AUC", lambda f: coverage_auc(f.rank)[1], "cell"),
-    Variable("verdict", M, "verdict", lambda f: f.verdicts.verdict.astype(object)),
+    Variable("verdict", M, "verdict", lambda f: f.verdicts.verdict.astype(object), "member"),
     Variable("verdict_p_value", M, "p-value of: coverage ≥ level everywhere", lambda f: f.verdicts.p_value, "cell"),
     Variable("certificate_p_value", M, "p-value of: coverage < level - tolerance somewhere",
              lambda f: f.verdicts.certificate_p_value, "cell"),

@@ -1,7 +1,7 @@
 """What is kept of a stack: a few hundred numbers per cell, and no weights.
 
 A stack's file has the names and dimensions of `results.nc`, with one dimension `cell` in place of task, method, budget
-and run. To keep another number of a diagnosis, add it to `diagnostics.dataset` and to `DIAGNOSTICS` here.
+and run. To keep another number of a diagnosis, say so in its row of `diagnostics.dataset.VARIABLES`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from equipoise.diagnostics.dataset import VARIABLES
 from equipoise.posteriors import Posterior
 from equipoise.tasks import Task
 from equipoise.version import __version__
@@ -30,13 +31,9 @@ EPOCHS = 100
 LEVELS = 101
 Dims = tuple[str, ...]
 #: Of a diagnosis, for the posterior of a run: names as `diagnose` has them, and dimensions besides those of the cell.
-DIAGNOSTICS: dict[str, Dims] = dict.fromkeys((
-    "verdict", "verdict_p_value", "certificate_p_value", "pairs_to_settle", "coverage_auc", "coverage_auc_se",
-    "levels_covered", "nominal_log_prob", "nominal_log_prob_se", "nominal_log_prob_raw", "information_kept", "entropy",
-    "leakage", "balancing_error", "balance_signed", "balance_signed_se",
-), ()) | dict.fromkeys(("coverage", "coverage_lower", "coverage_upper"), ("level",))  # fmt: skip
+DIAGNOSTICS: dict[str, Dims] = {v.name: v.dims[1:] for v in VARIABLES if v.kept}
 #: Those that are also kept for each network of a run, as `member_…`.
-PER_MEMBER = ("verdict", "coverage", "coverage_auc", "nominal_log_prob", "balancing_error")
+PER_MEMBER = tuple(v.name for v in VARIABLES if v.kept == "member")
 #: Of the training of a run; its steps are those of all its members together.
 TRAINING = (
     "train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss", "diverged_members",
