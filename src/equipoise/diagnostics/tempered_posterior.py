@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["TemperedPosterior", "known_of", "untempered_of"]
 
+import dataclasses
 import math
 from typing import Any
 
@@ -23,6 +24,16 @@ from .surrogates import Surrogate
 
 #: Draws behind the mass of a posterior inside the prior's support, and how often draws outside are replaced.
 INSIDE_DRAWS, MOST_ROUNDS = 1024, 200
+#: Observations of which it is kept what is known.
+KEPT = 64
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What is known of one observation, and log Z_t once it was asked for."""
+
+    known: Observed
+    log_z: Tensor | None = None
 
 
 class TemperedPosterior:
@@ -49,6 +60,7 @@ class TemperedPosterior:
         self._surrogate = as_surrogate(posterior, prior)
         self.prior: Prior = prior_of(self._surrogate)
         self._q: Untempered | None = None
+        self._seen: dict[bytes, _Seen] = {}
 
     def __repr__(self) -> str:
         known = f"t={self.temperature:.4g}" if self.calibration is None else self.calibration.message
@@ -59,35 +71,36 @@ class TemperedPosterior:
         """Draws for one observation x, with shape `(*sample_shape, D)`, inside the prior's support."""
         shape = torch.Size([sample_shape]) if isinstance(sample_shape, int) else torch.Size(sample_shape)
         seed = int(torch.randint(2**62, ()).item()) if seed is None else seed
-        q, known = self._at(x)
+        q, at = self._at(x)
         stream = make_generator(seed, "tempered posterior", device=q.like.device)
         if self.temperature == 1 and q.draw is not None:
-            theta = q.draw(shape.numel(), known, stream)
+            theta = q.draw(shape.numel(), at.known, stream)
         else:
-            theta, _ = tempered_draws(q, known, self.temperature, shape.numel(), stream, seed)
+            theta, _ = tempered_draws(q, at.known, self.temperature, shape.numel(), stream, seed)
         return theta[:, 0].reshape(*shape, -1)
 
     @torch.no_grad()
     def log_prob(self, theta: Any, x: Any) -> Tensor:
         """log q_t(θ|x), normalised, for θ with shape `(*T, D)` and one observation x; -inf outside the support."""
-        q, known = self._at(x)
+        q, at = self._at(x)
         theta = as_tensor(theta, "theta").to(q.like)
         shape, flat = theta.shape[:-1], theta.reshape(-1, 1, theta.shape[-1])
         inside = self.prior.contains(flat)
         flat = torch.where(inside.unsqueeze(-1), flat, prior_points(self.prior, 1, q.like)[0])
-        log_z, rough = q.like.new_zeros(1), torch.zeros(1, dtype=torch.bool)
-        if self.temperature < 1 or q.draw is None:
-            log_z, rough = tempered_normalizer(q, known, self.temperature)
-        if bool(rough.any()):
-            warn(
-                f"the normaliser of the tempered density has an error above {WORST_ERROR}: log_prob may be off by it, "
-                "by the same number for every θ"
-            )
-        log_q = self.temperature * q.at(flat, known) - log_z + self.prior.log_prob(flat).to(q.like)
+        if at.log_z is None:
+            at.log_z, rough = q.like.new_zeros(1), torch.zeros(1, dtype=torch.bool)
+            if self.temperature < 1 or q.draw is None:
+                at.log_z, rough = tempered_normalizer(q, at.known, self.temperature)
+            if bool(rough.any()):
+                warn(
+                    f"the normaliser of the tempered density has an error above {WORST_ERROR}: log_prob may be off by "
+                    "it, by the same number for every θ"
+                )
+        log_q = self.temperature * q.at(flat, at.known) - at.log_z + self.prior.log_prob(flat).to(q.like)
         return torch.where(inside, log_q, -math.inf).reshape(shape)
 
-    def _at(self, x: Any) -> tuple[Untempered, Observed]:
-        """The density, and what is known of one observation."""
+    def _at(self, x: Any) -> tuple[Untempered, _Seen]:
+        """The density, and what is known of one observation; that of the last few is kept."""
         if x is None:
             raise ValueError("the observation is missing: give x")
         s = self._surrogate
@@ -99,7 +112,12 @@ class TemperedPosterior:
         if self._q is None:
             s.look(prior_points(self.prior, 1, torch.zeros((), dtype=s.dtype or torch.float32, device=s.device)), x)
             self._q = untempered_of(s)
-        return self._q, known_of(s, x)
+        key = x.cpu().numpy().tobytes()
+        if key not in self._seen:
+            while len(self._seen) >= KEPT:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[key] = _Seen(known_of(s, x))
+        return self._q, self._seen[key]
 
 
 def prior_of(s: Surrogate) -> Prior:
