@@ -154,7 +154,7 @@ def test_a_tempered_flow_is_judged_as_what_it_is() -> None:
     precision = t / s**2 + 1 - t
     law = torch.distributions.Normal(0.5 * t / s**2 / precision, precision**-0.5)
     torch.manual_seed(0)
-    theta, x = law.sample((400, dim)), torch.randn(400, 1)
+    theta, x = law.sample((250, dim)), torch.randn(250, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these θ are not draws of the prior
         ds = eq.diagnose(p, theta, x, progress=False)
