@@ -144,7 +144,7 @@ def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
     p = eq.fit(theta, x, prior=BOX, method=method, epochs=np.int64(2), members=1, progress=False)
     p.save(tmp_path)
     record = eq.load(tmp_path).record
-    assert record["settings"]["epochs"] == 2 and record["objective"]["gamma"] == 0.5
+    assert record["settings"]["epochs"] == 2 and record["method"]["gamma"] == 0.5
 
 
 def test_what_cannot_be_described_leaves_the_model_before_as_it_was(saved: tuple[Posterior, Path]) -> None:
