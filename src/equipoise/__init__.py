@@ -46,6 +46,7 @@ _HOME = {
     "fit_many": "training",
     "Posterior": "posteriors",
     "load": "posteriors",
+    "calibrate": "diagnostics",
     "diagnose": "diagnostics",
 }
 _MODULES = (
@@ -65,6 +66,7 @@ _MODULES = (
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from .diagnostics import calibrate as calibrate
     from .diagnostics import diagnose as diagnose
     from .methods import METHODS as METHODS
     from .methods import Method as Method

@@ -286,6 +286,24 @@ def test_a_model_is_replaced_only_by_force(tmp_path):
     assert "nowhere.npz" in equipoise(*arguments, code=2).output
 
 
+@pytest.mark.filterwarnings("ignore")  # 80 pairs certify nothing
+def test_calibrate_saves_a_tempered_model(tmp_path):
+    theta = torch.rand(120, 1)
+    np.savez(tmp_path / "fresh.npz", theta=theta[40:], x=theta[40:] + 0.1 * torch.randn(80, 1))
+    model = tmp_path / "model"
+    method = eq.METHODS["npe"].but(hidden=(8,))
+    eq.fit(theta[:40], theta[:40] + 0.1 * torch.randn(40, 1), prior=eq.BoxUniform([0.0], [1.0]), method=method,
+           members=2, epochs=2, progress=False, settings=eq.Settings(compile=False)).save(model)  # fmt: skip
+    told = equipoise("calibrate", model, tmp_path / "fresh.npz", "--seed", 3).output
+    found = eq.load(tmp_path / "model-calibrated")
+    assert found.calibration is not None and found.calibration.t == found.temperature
+    assert found.calibration.message in told.replace("\n", " ")
+    assert "--force" in equipoise("calibrate", model, tmp_path / "fresh.npz", code=2).output
+    again = tmp_path / "again"
+    equipoise("calibrate", model, tmp_path / "fresh.npz", "--out", again, "--seed", 3, "--quiet")
+    assert eq.load(again).calibration == found.calibration
+
+
 def test_fit_and_diagnose_data_of_your_own(tmp_path, monkeypatch):
     task = eq.task("slcp")
     for name, n, seed in (("train", 256, 0), ("fresh", 80, 1)):

@@ -1,8 +1,8 @@
-"""Commands for your own data: `fit`, `diagnose` and `sample`."""
+"""Commands for your own data: `fit`, `diagnose`, `calibrate` and `sample`."""
 
 from __future__ import annotations
 
-__all__ = ["diagnose", "fit", "sample"]
+__all__ = ["calibrate", "diagnose", "fit", "sample"]
 
 import json
 import math
@@ -198,6 +198,50 @@ def diagnose(
             with write_whole(figure) as temporary:
                 page.savefig(temporary, dpi=300, bbox_inches="tight")
     raise typer.Exit(1 if strict and verdict == "overconfident" else 0)
+
+
+@app.command(epilog="Example:  equipoise calibrate model fresh-pairs.h5 --out conservative-model")
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved posterior.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Pairs that were not used in training.")],
+    x: XFile = None,
+    theta_key: ThetaKey = None,
+    x_key: XKey = None,
+    x_shape: XShape = None,
+    embedding: OwnEmbedding = None,
+    prior: StoredPrior = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="MODEL2", help="Where to save the result; MODEL-calibrated unless given."),
+    ] = None,
+    pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
+    alpha: Annotated[float, typer.Option(help="The probability of a false certificate.")] = 0.05,
+    delta: Annotated[float, typer.Option(help="How far below its level coverage may lie, at most.")] = 0.02,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in MODEL2 already.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a saved posterior conservative: temper it until pairs it has not seen certify its coverage."""
+    with errors():
+        target = model.with_name(f"{model.name}-calibrated") if out is None else out
+        check_folder(target)
+        from equipoise.posteriors.files import holds_model
+
+        if not force and holds_model(target):
+            raise ValueError(f"{target} holds a model already; give another --out, or --force to replace it")
+        check_device(device)
+        from equipoise.diagnostics import calibrate as temper
+        from equipoise.simulations.readers import is_table
+
+        posterior = load_model(model, embedding, prior, device)
+        shape = read_shape(x_shape) or (posterior.x_shape if is_table(data) else None)
+        fresh = read_pairs(data, x, theta_key, x_key, shape, pairs)
+        show = False if quiet else None
+        found = temper(posterior, fresh.theta, fresh.compact(), alpha=alpha, delta=delta, seed=seed, progress=show)
+        found.save(target)
+        if not quiet:
+            print(f"{found.calibration}; saved in {target}")
 
 
 @app.command(epilog="Example:  equipoise sample model observed.npy --number 5000 --out draws.csv")

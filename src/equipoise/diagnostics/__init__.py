@@ -3,9 +3,12 @@
 `diagnose` is the one call. It takes a posterior as a surrogate (`surrogates`, `packages`), batches of pairs to their
 statistics (`pair_statistics`, with `ranks` and `normalizers`), and these to a dataset (`dataset`, a table of variables,
 with `coverage`, `bands`, `verdicts`, `uniformity` and `scores`). `summary` puts the dataset into words.
+
+`calibrate` tempers a posterior until its coverage is certified: `tempered_ranks` to `calibration` to a posterior.
 """
 
 from .bands import calibration_band, pointwise_band, simultaneous_band
+from .calibrate import calibrate
 from .coverage import coverage_auc, coverage_curve, levels_covered
 from .dataset import VARIABLES
 from .diagnose import diagnose
@@ -18,6 +21,7 @@ from .verdicts import holm, judge, judge_cells
 
 __all__ = [
     "VARIABLES",
+    "calibrate",
     "calibration_band",
     "coverage_auc",
     "coverage_curve",

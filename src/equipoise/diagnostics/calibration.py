@@ -41,14 +41,13 @@ from __future__ import annotations
 
 __all__ = ["STARTS", "TEMPERATURES", "Calibration", "certified_temperatures", "choose_temperature"]
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from equipoise.posteriors.temperature import Calibration
 from equipoise.support.words import roughly
 
 from .bands import GRID, Array
@@ -75,59 +74,6 @@ CAUTIOUS = 0.5
 FEWEST_PAIRS = 500
 #: What the pairs of each rule are called.
 PAIRS = {"guaranteed": "fresh", "observed": "out-of-fold"}
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The temperature of a posterior, and what is known about it.
-
-    Attributes:
-        t: the temperature; 0 is the prior, 1 the posterior as it was.
-        rule: "guaranteed" (fresh pairs) or "observed" (out-of-fold pairs).
-        pairs: the number of pairs.
-        certified: whether coverage was shown to be at least level - tolerance at t.
-        p_over: the p-value of "coverage ≥ level everywhere" at t.
-        p_certificate: the p-value of "coverage < level - tolerance somewhere" at t.
-        alpha: the rate of false certificates.
-        delta, share: the tolerance, min(delta, share · (1 - level)), or delta if `share` is None.
-        levels: of the curves.
-        before, after: coverage at `levels`, at the largest temperature tried and at t.
-        pairs_needed: about how many pairs in all would give a certificate; None where there is one, or no number
-            would if the curves stay as they are.
-        message: all this in one line.
-    """
-
-    t: float
-    rule: str
-    pairs: int
-    certified: bool
-    p_over: float
-    p_certificate: float
-    alpha: float
-    delta: float
-    share: float | None
-    levels: tuple[float, ...]
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    pairs_needed: int | None
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, words and lists, for JSON."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """What `to_dict` gave."""
-        names = {field.name for field in fields(cls)}
-        if set(values) != names:
-            wrong = sorted(names ^ set(values))
-            raise ValueError(f"a calibration holds {', '.join(sorted(names))}; missing or unknown: {', '.join(wrong)}")
-        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**plain)
 
 
 def certified_temperatures(

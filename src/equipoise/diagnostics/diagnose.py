@@ -73,7 +73,8 @@ def diagnose(
     """Coverage with bands and a verdict, information, balance, SBC and TARP, for every member and their mixture.
 
     Arguments:
-        posterior: an `equipoise.Posterior`, or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a
+        posterior: an `equipoise.Posterior` (of a tempered one, the members are the networks as they were trained, and
+            the mixture is what is tempered), or anything with `sample((n,), x)` and `log_prob(theta, x)` (sbi's), or a
             function from x to a distribution (zuko's and lampe's flows), or a function from (theta, x) to the
             log-ratio (lampe's NRE).
         theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50; not those of training.
@@ -202,7 +203,13 @@ def _over_pairs(
             if low == 0:
                 check_mixture(s, s.look(everyone[:1], here[:1]), mixture)
             batch = Batch(everyone[rows], before[rows], s.embed(here), reference[rows], scale)
-            found = pair_statistics(s, batch, samples, recipe, stream, limit, mixture)
+            if mixture and s.tempered is not None:
+                mixed = batch._replace(x=s.tempered.embed(here))
+                each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
+                whole = pair_statistics(s.tempered, mixed, samples, recipe, stream, limit, False)
+                found = PairStatistics(*(torch.cat(both) for both in zip(each, whole, strict=True)))
+            else:
+                found = pair_statistics(s, batch, samples, recipe, stream, limit, mixture)
             parts.append([f.double().cpu().numpy() for f in found])
             bar.advance(rows.stop - rows.start, "pairs")
     values = (np.concatenate(part, 1) for part in zip(*parts, strict=True))
@@ -233,7 +240,8 @@ def _test_ratios(
 ) -> list[Array]:
     """Joint and marginal log-ratios and raw log densities over a larger set, with shape `(K, N)`.
 
-    There are no normalisers, hence no mixture of several members: it is NaN. A single member is its own.
+    There are no normalisers, hence no mixture of several members and nothing tempered: it is NaN. A single member is
+    its own mixture.
     """
     theta, x = checked_pairs(theta, x, s)
     size, _ = _batch_size(s, x, 2, memory)
@@ -252,9 +260,10 @@ def _test_ratios(
     found = [np.concatenate(values, 1) for values in zip(*parts, strict=True)]
     if not mixture:
         return found
-    if s.n_members > 1:
+    itself = s.n_members == 1 and s.tempered is None
+    if not itself:
         notes.append("the mixture has no raw density: its balance over the larger test set is not computed")
-    return [np.concatenate([v, v if s.n_members == 1 else np.full_like(v[:1], np.nan)]) for v in found]
+    return [np.concatenate([v, v if itself else np.full_like(v[:1], np.nan)]) for v in found]
 
 
 def _warn_about_numbers(found: dict[str, Array], members: list[str], samples: int, notes: list[str]) -> None:

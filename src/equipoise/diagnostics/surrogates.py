@@ -1,11 +1,12 @@
 """What diagnostics need of a posterior: raw log densities of M members at given points and, where it can, draws.
 
-`EquipoiseSurrogate` is an `equipoise.Posterior`; those of other packages, and `as_surrogate`, are in `packages`.
+`EquipoiseSurrogate` is an `equipoise.Posterior`, and `TemperedSurrogate` its mixture at a temperature. Those of other
+packages, and `as_surrogate`, are in `packages`.
 """
 
 from __future__ import annotations
 
-__all__ = ["EquipoiseSurrogate", "Surrogate", "seeded"]
+__all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "seeded"]
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.posteriors.tempering import Observed, tempered_draws, tempered_normalizer
 from equipoise.posteriors.weighted import LogRatio
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
@@ -49,6 +51,8 @@ class Surrogate(ABC):
     pairs_at_once: int | None = None
     #: Mean and standard deviation of the training observations, which broadcast to `x_shape`, where known.
     x_reference: tuple[Tensor, Tensor] | None = None
+    #: What is judged as the mixture, where that is not the mixture of the members.
+    tempered: Surrogate | None = None
 
     @abstractmethod
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -58,7 +62,7 @@ class Surrogate(ABC):
     def draw(self, n: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draws with shape `(M, n, B, D)` and their raw log densities with shape `(M, n, B)`."""
 
-    def embed(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor) -> Any:
         """What the members read of observations with shape `(B, *x_shape)`, along the first axis."""
         return x
 
@@ -113,6 +117,8 @@ class EquipoiseSurrogate(Surrogate):
             # Without standardisation the constants are 0 and one number, and say nothing about the observations.
             if bool((loc != 0).any()):
                 self.x_reference = loc, scale
+        if getattr(posterior, "temperature", 1.0) < 1:
+            self.tempered = TemperedSurrogate(posterior)
 
     def embed(self, x: Tensor) -> Tensor:
         """Features with shape `(B, M, C)`: an embedding may be all of the cost."""
@@ -135,6 +141,45 @@ class EquipoiseSurrogate(Surrogate):
 
     def _known(self, features: Tensor) -> dict[str, Tensor]:
         return {"features": features.movedim(1, 0)} if self.own_points else {}
+
+
+class TemperedSurrogate(Surrogate):
+    """The mixture of an `equipoise.Posterior` at its temperature, as one density.
+
+    Of a flow there are exact draws, inside the prior's support. Of a classifier there is the log-ratio.
+    """
+
+    def __init__(self, posterior: Any) -> None:
+        self.posterior, self.t, self.q = posterior, posterior.temperature, posterior.untempered()
+        self.kind, self.prior, self.dim = posterior.kind, posterior.prior, posterior.prior.dim
+        self.x_shape, self.device = tuple(posterior.x_shape), torch.device(posterior.device)
+        self.dtype = posterior.dtype
+
+    def embed(self, x: Tensor) -> Observed:
+        """What is known of x, with log Z_t of a flow as one more column of what normalises the members."""
+        known = self.posterior.observed(x)
+        log_z = torch.zeros(len(x), dtype=self.dtype, device=self.device)
+        if self.kind == "flow":
+            log_z, _ = tempered_normalizer(self.q, known, self.t)
+        return Observed(known.x, torch.cat([known.log_normalizer, log_z.unsqueeze(1)], 1))
+
+    def log_density(self, theta: Tensor, x: Any) -> Tensor:
+        return self.log_ratio(theta, x) + self.log_prior(theta)
+
+    def log_ratio(self, theta: Tensor, x: Any) -> Tensor:
+        flat = theta.reshape(1, -1, *theta.shape[-2:])
+        found = self.t * self.q.log_ratio(flat, _members(x)) - x.log_normalizer[:, -1]
+        return found.view(1, *theta.shape[:-1])
+
+    def draw(self, n: int, x: Any, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        seed = int(torch.randint(2**62, (), device=generator.device, generator=generator))
+        theta, _ = tempered_draws(self.q, _members(x), self.t, n, generator, seed)
+        return theta.unsqueeze(0), self.log_density(theta, x)
+
+
+def _members(x: Observed) -> Observed:
+    """Without log Z_t."""
+    return Observed(x.x, x.log_normalizer[:, :-1])
 
 
 @contextmanager

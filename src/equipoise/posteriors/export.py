@@ -2,7 +2,7 @@
 
 Each member is a chain. Members weigh the same in the mixture, so that all chains together are draws of the mixture,
 and what ArviZ computes between chains compares members: R̂ well above 1 says that networks trained on the same
-simulations disagree about this observation.
+simulations disagree about this observation. A tempered posterior is no mixture of members: its draws are one chain.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def to_arviz(
     Arguments:
         posterior: where to draw from.
         x: the observation, with shape `x_shape`.
-        n: draws of each member.
+        n: draws of each member, or of a tempered posterior.
         names: of the parameters, which then are variables of their own; without, all are one variable `theta`.
         seed: None for fresh draws each time.
 
     Returns:
-        An `arviz.InferenceData`, from ArviZ 1.0 on an `xarray.DataTree`, with the groups `posterior` (one chain
-        per member), `sample_stats` (`lp`, the log density of the mixture), `prior` and `observed_data`.
+        An `arviz.InferenceData`, from ArviZ 1.0 on an `xarray.DataTree`, with the groups `posterior` (one chain per
+        member, or one of a tempered posterior), `sample_stats` (`lp`, the log density), `prior` and `observed_data`.
     """
     try:
         import arviz
@@ -52,9 +52,8 @@ def to_arviz(
     if len(x) != 1:
         raise ValueError(f"to_arviz takes one observation of shape {posterior.x_shape}, got {len(x)} of them")
     seed = int(torch.randint(2**62, ()).item()) if seed is None else seed
-    draws = torch.stack(
-        [one.sample((n,), x, seed=integer(seed, "member", m)) for m, one in enumerate(posterior.members)]
-    )
+    chains = posterior.members if posterior.temperature == 1 else [posterior]
+    draws = torch.stack([one.sample((n,), x, seed=integer(seed, "member", m)) for m, one in enumerate(chains)])
     log_density = posterior.log_prob(draws.reshape(-1, 1, dim), x).reshape(draws.shape[:2])
     with isolated(integer(seed, "prior")):
         prior = posterior.prior.sample((n,)).reshape(1, n, dim)

@@ -44,13 +44,15 @@ from equipoise.version import __version__
 
 from .evaluation import some_weights
 from .posterior import Posterior
+from .temperature import Calibration
 from .weighted import prior_points
 
 if TYPE_CHECKING:
     import xarray as xr
 
-#: The version of what is written here. A reader refuses newer ones.
-FORMAT = 2
+#: The version of what is written here. A reader refuses newer ones: one that does not know of temperatures would take
+#: a tempered posterior for the networks alone, so that only the others are written as format 2.
+FORMAT, UNTEMPERED = 3, 2
 #: Names of the two files; the second as it is now, and as it was in format 1.
 MODEL, WEIGHTS = "model.json", re.compile(r"weights-[0-9a-f]{32}\.safetensors|model\.safetensors")
 #: Seconds to wait for another process that saves to the same directory.
@@ -75,8 +77,9 @@ def save(posterior: Posterior, path: str | Path) -> None:
     content = to_bytes(arrays)
     name = hashlib.blake2b(content, digest_size=16).hexdigest()
     weights = folder / f"weights-{name}.safetensors"
+    tempered = posterior.temperature != 1 or posterior.calibration is not None
     description = {
-        "format": FORMAT,
+        "format": FORMAT if tempered else UNTEMPERED,
         "equipoise": __version__,
         "weights": weights.name,
         "weights_bytes": len(content),
@@ -89,6 +92,12 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "history_attrs": {} if history is None else history.attrs,
         "record": posterior.record,
     }
+    if tempered:
+        known = posterior.calibration
+        description |= {
+            "temperature": posterior.temperature,
+            "calibration": None if known is None else known.to_dict(),
+        }
     # As it will be read: with tuples as lists, and NumPy's numbers as Python's.
     description = json.loads(json.dumps(description, default=_plain))
     text = json.dumps({**description, "digest": _digest(description)}, indent=1, ensure_ascii=False)
@@ -155,6 +164,15 @@ def load(
         record = description["record"]
         if not isinstance(record, dict):
             raise TypeError(f"the record is {record!r}")
+        known = description.get("calibration")
+        found = Posterior(
+            architecture,
+            {n: arrays[f"weights.{n}"] for n in wanted},
+            history,
+            record,
+            temperature=description.get("temperature", 1.0),
+            calibration=None if known is None else Calibration.from_dict(known),
+        )
     except (DamagedFile, MissingPart, PriorMismatch, MemoryError):
         raise
     except SafetensorError as error:
@@ -166,7 +184,7 @@ def load(
             f"{folder / MODEL} does not describe a posterior ({type(error).__name__}: {error}): it is damaged, was "
             "altered, or is of a newer Equipoise"
         ) from error
-    return Posterior(architecture, {n: arrays[f"weights.{n}"] for n in wanted}, history, record).to(place)
+    return found.to(place)
 
 
 def holds_model(path: str | os.PathLike[str]) -> bool:

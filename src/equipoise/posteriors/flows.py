@@ -7,7 +7,9 @@ flow, rejected until they fall inside.
 
 from __future__ import annotations
 
-__all__ = ["draw", "log_inside", "raw_draws"]
+__all__ = ["draw", "draw_from", "fixed_points", "log_inside", "raw_draws"]
+
+import math
 
 import torch
 from torch import Tensor
@@ -62,13 +64,18 @@ def raw_draws(
 
 def draw(flow: SplineFlow, stack: Stack, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
     """n draws of a single member for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
+    return draw_from(flow, stack, n, flow.embed(stack, x.unsqueeze(0)), generator)
+
+
+def draw_from(flow: SplineFlow, stack: Stack, n: int, features: Tensor, generator: torch.Generator) -> Tensor:
+    """As `draw`, from the features of x, with shape `(1, B, C)`."""
     device, prior = some_weights(stack).device, flow.prior
-    features, limit = flow.embed(stack, x.unsqueeze(0)), chunk(device)
-    height = max(1, limit // len(x))
+    batch, limit = features.shape[1], chunk(device)
+    height = max(1, limit // batch)
     rows = [min(height, n - done) for done in range(0, n, height)]
     theta = torch.cat([raw_draws(flow, stack, features, r, generator)[0][0] for r in rows])
     outside = ~prior.contains(theta)
-    drawn = torch.full((len(x),), float(n), device=device)  # candidates so far, by observation
+    drawn = torch.full((batch,), float(n), device=device)  # candidates so far, by observation
     accepted = n - outside.sum(0)
     asked = 1
     while bool(outside.any()):
@@ -91,3 +98,27 @@ def draw(flow: SplineFlow, stack: Stack, n: int, x: Tensor, generator: torch.Gen
         drawn.index_add_(0, column, torch.full_like(column, asked, dtype=drawn.dtype))
         accepted.index_add_(0, column, good.sum(0))
     return theta
+
+
+def fixed_points(flow: SplineFlow, stack: Stack, n: int, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Quasi-random points of the mixture of M members that are cut to the prior's support.
+
+    Arguments:
+        flow: the architecture.
+        stack: the weights.
+        n: at least so many points, equally many of each member.
+        features: of x, with shape `(M, B, C)`.
+
+    Returns:
+        θ with shape `(n, B, D)`, and the logarithm of their shares up to a constant, `(n, B)`: -inf outside the
+        support; those of a member that lie inside share its part of the mixture.
+    """
+    (members, batch), weights = features.shape[:2], some_weights(stack)
+    each = -(-n // members)
+    sobol = torch.quasirandom.SobolEngine(flow.dim, scramble=True, seed=20230423).draw(each * members)
+    noise = flow.base_noise(sobol.to(weights)).view(each, members, 1, flow.dim).transpose(0, 1)
+    pieces = noise.split(max(1, chunk(weights.device) // (members * batch)), dim=1)
+    theta = torch.cat([flow.sample(stack, features, p.expand(-1, -1, batch, -1))[0] for p in pieces], 1)
+    inside = flow.prior.contains(theta)
+    log_share = -inside.sum(1, keepdim=True).to(weights.dtype).clamp(min=1).log()
+    return theta.flatten(0, 1), torch.where(inside, log_share, -math.inf).flatten(0, 1)

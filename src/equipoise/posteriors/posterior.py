@@ -7,6 +7,8 @@ where a single one is overconfident.
 
 Each member is normalised over the prior's support first: a flow that may leak is cut to it (`flows`), and a
 classifier's ratio is divided by Z(x) (`classifiers`). A draw of the mixture is a draw of a member chosen at random.
+
+A *tempered* posterior has a temperature t < 1: its density is p (q/p)^t / Z_t(x), q being the mixture (`tempering`).
 """
 
 from __future__ import annotations
@@ -24,11 +26,16 @@ from torch import Tensor
 from equipoise.networks import Network, SplineFlow, Stack
 from equipoise.priors import Prior
 from equipoise.support.devices import as_device
+from equipoise.support.errors import warn
 from equipoise.support.randomness import generator as make_generator
 
 from . import classifiers, flows
-from .evaluation import at_once, member_ratios, some_weights
+from .cells import EVALUATIONS, fits_cells
+from .evaluation import at_once, log_ratio_of, member_ratios, some_weights
+from .proposals import POINTS
 from .shapes import counts, observations, paired
+from .temperature import Calibration, check_temperature
+from .tempering import FIRST_POINTS, WORST_ERROR, Observed, Untempered, tempered_draws, tempered_normalizer
 from .training_range import warn_if_far
 
 if TYPE_CHECKING:
@@ -46,6 +53,8 @@ class Posterior:
         stack: the weights, each with shape `(M, *shape)`.
         history: what happened in training, per epoch and member, as an `xarray.Dataset`.
         record: how it was trained, as plain data for JSON.
+        temperature: t in (0, 1]: the density is p (q/p)^t / Z_t(x), with q the mixture of the members; 1 for q itself.
+        calibration: how the temperature was chosen, and what is known about it; None where nothing is.
     """
 
     def __init__(
@@ -54,10 +63,15 @@ class Posterior:
         stack: Stack,
         history: xr.Dataset | None = None,
         record: dict[str, Any] | None = None,
+        *,
+        temperature: float = 1.0,
+        calibration: Calibration | None = None,
     ) -> None:
         self.network, self.stack = network, stack
         self.history, self.record = history, record or {}
-        #: How the last draws from a classifier were made, with their effective sample size or acceptance.
+        self.temperature, self.calibration = check_temperature(temperature), calibration
+        #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
+        #: or acceptance.
         self.sampler: dict[str, Any] = {}
 
     # --- what it is ------------------------------------------------------------------------------------------------
@@ -103,8 +117,8 @@ class Posterior:
 
     @property
     def members(self) -> list[Posterior]:
-        """One posterior per member."""
-        return [self.select([m]) for m in range(self.n_members)]
+        """One posterior per member: the networks as they were trained, whatever the temperature of their mixture."""
+        return [self._alone(m) for m in range(self.n_members)]
 
     @classmethod
     def joined(cls, posteriors: Sequence[Posterior]) -> Posterior:
@@ -112,9 +126,9 @@ class Posterior:
         import xarray as xr
 
         first = posteriors[0]
-        same = [(p.network.spec(), repr(p.prior)) for p in posteriors]
+        same = [(p.network.spec(), repr(p.prior), p.temperature) for p in posteriors]
         if any(other != same[0] for other in same[1:]):
-            raise ValueError("only posteriors with the same network and prior can be joined")
+            raise ValueError("only posteriors with the same network, prior and temperature can be joined")
         if len(posteriors) == 1:
             return first
         stack = {name: torch.cat([p.stack[name] for p in posteriors]) for name in first.stack}
@@ -126,28 +140,64 @@ class Posterior:
             history = history.assign_coords(member=names).transpose("epoch", "member", ...)
         lists = [name for name in PER_MEMBER if name in first.record]
         record = first.record | {name: [v for p in posteriors for v in p.record.get(name, [])] for name in lists}
-        return cls(first.network, stack, history, record)
+        return cls(first.network, stack, history, record, temperature=first.temperature)
 
     def select(self, members: list[int]) -> Posterior:
-        """The posterior of some of the members."""
+        """The posterior of some of the members, with the same temperature; nothing is known of its calibration."""
         rows = torch.tensor(members, device=self.device)
         stack = {name: w[rows] for name, w in self.stack.items()}
         history = None if self.history is None else self.history.isel(member=members)
         lists = {n: v for n, v in self.record.items() if n in PER_MEMBER and len(v) == self.n_members}
         record = self.record | {name: [values[m] for m in members] for name, values in lists.items()}
-        return Posterior(self.network, stack, history, record)
+        return Posterior(self.network, stack, history, record, temperature=self.temperature)
+
+    def tempered(self, t: float) -> Posterior:
+        """The posterior moved towards the prior: q_t(θ|x) = p(θ) [q(θ|x)/p(θ)]^t / Z_t(x).
+
+        Arguments:
+            t: in (0, 1]. At 1 it is this posterior, near 0 the prior. Temperatures multiply:
+                `posterior.tempered(a).tempered(b)` is `posterior.tempered(a * b)`.
+
+        Returns:
+            A posterior like any other. It is the mixture that is tempered; its `members` are the networks as they were
+            trained. `log_prob` is normalised to about 0.01, with a warning where that fails, and `sample` is exact.
+        """
+        if check_temperature(t) == 1:
+            return self
+        return self._with(self.temperature * t, None)
 
     def to(self, device: str | torch.device | None) -> Posterior:
         """The same posterior on another device; None takes a GPU where there is one."""
         target = as_device(device)
         stack = {name: w.to(target) for name, w in self.stack.items()}
-        return Posterior(self.network.to(target), stack, self.history, self.record)
+        return Posterior(
+            self.network.to(target),
+            stack,
+            self.history,
+            self.record,
+            temperature=self.temperature,
+            calibration=self.calibration,
+        )
 
     def __repr__(self) -> str:
         name = self.record.get("method", {}).get("name", self.kind)
+        heat = "" if self.temperature == 1 else f", t={self.temperature:.4g}"
+        if self.calibration is not None:
+            heat = f", {self.calibration.message}"
         return (
-            f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device})"
+            f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device}"
+            f"{heat})"
         )
+
+    def _with(self, temperature: float, calibration: Calibration | None) -> Posterior:
+        """The same members with another temperature, of which this is known."""
+        return Posterior(
+            self.network, self.stack, self.history, self.record, temperature=temperature, calibration=calibration
+        )
+
+    def _alone(self, member: int) -> Posterior:
+        """The posterior of one network, as it was trained."""
+        return self.select([member])._with(1.0, None)
 
     # --- per member, for diagnostics -------------------------------------------------------------------------------
 
@@ -220,10 +270,11 @@ class Posterior:
     def log_ratio(self, theta: Any, x: Any) -> Tensor:
         """log q(θ|x) - log p(θ), with shapes as in `log_prob`; -inf outside the prior's support.
 
-        A single classifier gives its raw output; a mixture, and a flow, the ratio of the normalised density.
+        A single classifier gives its raw output; a mixture, a flow and a tempered posterior the ratio of the
+        normalised density.
         """
         theta, x, unpaired = paired(self.network, self.stack, theta, x)
-        if self.kind == "classifier" and self.n_members == 1:
+        if self.kind == "classifier" and self.n_members == 1 and self.temperature == 1:
             inside = self.prior.contains(theta)
             ratio = member_ratios(self.network, self.stack, theta, inside, x)[0]
         else:
@@ -283,11 +334,16 @@ class Posterior:
     def _mixture_ratio(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Whether θ is inside the support, and the normalised log-ratio of the mixture, each with shape `(S, B)`."""
         inside = self.prior.contains(theta)
-        ratios = member_ratios(self.network, self.stack, theta, inside, x) - self.log_normalizers(x).unsqueeze(1)
-        return inside, torch.logsumexp(ratios, 0) - math.log(self.n_members)
+        log_normalizer = self._member_normalizers(x)
+        ratio = _mean(member_ratios(self.network, self.stack, theta, inside, x) - log_normalizer.unsqueeze(1))
+        if self.temperature < 1:
+            ratio = self.temperature * ratio - self._log_z(x, log_normalizer)
+        return inside, ratio
 
     def _draw(self, n: int, x: Tensor, generator: torch.Generator, seed: int) -> Tensor:
         """n draws of the mixture for each x, with shape `(n, B, D)`: each draw from a member chosen at random."""
+        if self.temperature < 1 and n > 0:
+            return self._draw_tempered(n, x, generator, seed)
         member = torch.randint(self.n_members, (n,), generator=generator, device=self.device)
         draws = torch.empty(n, len(x), self.prior.dim, dtype=self.dtype, device=self.device)
         reports = []
@@ -295,7 +351,7 @@ class Posterior:
             mine = (member == m).nonzero().squeeze(1)
             if len(mine) == 0:
                 continue
-            one = self.select([m]) if self.n_members > 1 else self
+            one = self._alone(m) if self.n_members > 1 else self
             size = at_once(x, one.stack, len(mine))
             for lo in range(0, len(x), size):
                 piece = x[lo : lo + size]
@@ -314,7 +370,90 @@ class Posterior:
                 self.sampler["ess"] = sum(worst.values())
         return draws
 
+    # --- the tempered mixture --------------------------------------------------------------------------------------
+
+    def _member_normalizers(self, x: Tensor) -> Tensor:
+        """What normalises the members, `(M, B)`; 0 for a single classifier whose tempered density needs none of it."""
+        if self.temperature < 1 and self.kind == "classifier" and self.n_members == 1:
+            return torch.zeros(1, len(x), dtype=self.dtype, device=self.device)
+        return self.log_normalizers(x)
+
+    @torch.no_grad()
+    def observed(self, x: Tensor, log_normalizer: Tensor | None = None) -> Observed:
+        """Features of observations `(B, *x_shape)`, and what normalises each member there: for `untempered`."""
+        known = self._member_normalizers(x) if log_normalizer is None else log_normalizer
+        return Observed(self.features(x).movedim(0, 1), known.T)
+
+    def untempered(self) -> Untempered:
+        """The mixture as the networks give it, a function of what `observed` makes of x: for `tempering`."""
+        network, stack, members = self.network, self.stack, self.n_members
+        each = log_ratio_of(network, stack)
+
+        def log_ratio(theta: Tensor, known: Observed) -> Tensor:
+            return _mean(each(theta, known.x) - known.log_normalizer.T.unsqueeze(1)).unsqueeze(0)
+
+        if self.kind == "classifier":
+            return Untempered(self.prior, some_weights(stack), log_ratio)
+        flow, alone = self._flow(), [self._alone(m).stack for m in range(members)]
+
+        def draw(n: int, known: Observed, generator: torch.Generator) -> Tensor:
+            member = torch.randint(members, (n,), generator=generator, device=self.device)
+            theta = torch.empty(n, len(known), self.prior.dim, dtype=self.dtype, device=self.device)
+            for m, one in enumerate(alone):
+                mine = (member == m).nonzero().squeeze(1)
+                if len(mine):
+                    theta[mine] = flows.draw_from(flow, one, len(mine), known.x[:, m].unsqueeze(0), generator)
+            return theta
+
+        def points(n: int, known: Observed) -> tuple[Tensor, Tensor]:
+            return flows.fixed_points(flow, stack, n, known.x.movedim(1, 0))
+
+        return Untempered(self.prior, some_weights(stack), log_ratio, draw, points)
+
+    def _pieces(self, x: Tensor, evaluations: int) -> range:
+        """Where pieces of the observations begin that are tempered together."""
+        if self.kind == "classifier":
+            evaluations = max(evaluations, EVALUATIONS[self.prior.dim] if fits_cells(self.prior) else POINTS)
+        return range(0, len(x), at_once(x, self.stack, max(evaluations, 1)))
+
+    def _log_z(self, x: Tensor, log_normalizer: Tensor) -> Tensor:
+        """log Z_t(x), with shape `(B,)`."""
+        q, starts = self.untempered(), self._pieces(x, 2 * FIRST_POINTS)
+        found, doubtful = [x.new_zeros(0, dtype=self.dtype)], 0
+        for low in starts:
+            rows = slice(low, low + starts.step)
+            log_z, rough = tempered_normalizer(q, self.observed(x[rows], log_normalizer[:, rows]), self.temperature)
+            found.append(log_z)
+            doubtful += int(rough.sum())
+        if doubtful:
+            warn(
+                f"the normaliser of the tempered density has an error above {WORST_ERROR} for {doubtful} of {len(x)} "
+                "observation(s): log_prob may be off by it, by the same number for every θ. Draws are not affected"
+            )
+        return torch.cat(found)
+
+    def _draw_tempered(self, n: int, x: Tensor, generator: torch.Generator, seed: int) -> Tensor:
+        """n draws of q_t for each x, with shape `(n, B, D)`."""
+        q, starts = self.untempered(), self._pieces(x, n)
+        parts, reports = [torch.empty(n, 0, self.prior.dim, dtype=self.dtype, device=self.device)], []
+        for low in starts:
+            known = self.observed(x[low : low + starts.step])
+            theta, report = tempered_draws(q, known, self.temperature, n, generator, seed)
+            parts.append(theta)
+            reports.append(report)
+        if reports:
+            # Of several ways the one that tells least.
+            ways = sorted({r["sampler"] for r in reports}, key=lambda way: way == "rejection")
+            alike = [r for r in reports if r["sampler"] == ways[0]]
+            self.sampler = {k: min(r[k] for r in alike) for k in alike[0]}
+        return torch.cat(parts, 1)
+
     def _flow(self) -> SplineFlow:
         if not isinstance(self.network, SplineFlow):
             raise TypeError("only a flow can be sampled directly; this posterior is a classifier's")
         return self.network
+
+
+def _mean(log_ratios: Tensor) -> Tensor:
+    """The log-ratio of the mixture from those of its members, the first axis."""
+    return torch.logsumexp(log_ratios, 0) - math.log(len(log_ratios))

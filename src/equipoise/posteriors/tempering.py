@@ -25,8 +25,19 @@ of log Z_t is below `TARGET_ERROR`. The random numbers are fixed: the same x giv
 
 from __future__ import annotations
 
-__all__ = ["LEAST_ACCEPTANCE", "TARGET_ERROR", "draw_tempered", "log_acceptance", "tempered_log_z"]
+__all__ = [
+    "LEAST_ACCEPTANCE",
+    "TARGET_ERROR",
+    "Observed",
+    "Untempered",
+    "draw_tempered",
+    "log_acceptance",
+    "tempered_draws",
+    "tempered_log_z",
+    "tempered_normalizer",
+]
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -37,12 +48,16 @@ from torch import Tensor
 from equipoise.priors import Prior
 from equipoise.support.randomness import integer, isolated
 
+from .engine import draw_points, weighted_points
+from .weighted import LogRatio as EngineRatio
 from .weighted import prior_points
 
 #: The standard error of log Z that is aimed at.
 TARGET_ERROR = 0.01
 #: Points of each kind (of q, of the prior) behind a normaliser: first, and at most.
 FIRST_POINTS, MOST_POINTS = 256, 1 << 14
+#: A normaliser with a larger error than this, in spite of all points, is left to the engine.
+WORST_ERROR = 0.05
 #: Rejection gives up on an observation below this acceptance.
 LEAST_ACCEPTANCE = 1e-3
 
@@ -159,3 +174,81 @@ def _prior_draws(prior: Prior, n: int, batch: int, seed: int) -> Tensor:
     """Draws of the prior, with shape `(n, B, D)`."""
     with isolated(integer(seed, "tempering", "prior")):
         return prior.sample((n, batch))
+
+
+# --- a density, whatever is known of it ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """B observations, or features of them, with what normalises each of M members there: `(B, …)` and `(B, M)`."""
+
+    x: Tensor
+    log_normalizer: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: Any) -> Observed:
+        return Observed(self.x[rows], self.log_normalizer[rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class Untempered:
+    """A density q(θ|x) that is to be tempered.
+
+    Attributes:
+        prior: p.
+        like: a tensor of the dtype and on the device of its values.
+        log_ratio: log q - log p inside the support, as `engine` takes it: from θ `(1, P, B, D)` and `Observed` to
+            `(1, P, B)`; normalised if there are draws.
+        draw, points: draws of q, and fixed points; None for a density that is known by its log-ratio alone.
+    """
+
+    prior: Prior
+    like: Tensor
+    log_ratio: EngineRatio
+    draw: Draw | None = None
+    points: Points | None = None
+
+    def at(self, theta: Tensor, x: Observed) -> Tensor:
+        """The log-ratio at θ with shape `(P, B, D)`: `(P, B)`."""
+        return self.log_ratio(theta.unsqueeze(0), x)[0]
+
+
+def tempered_normalizer(q: Untempered, x: Observed, t: float) -> tuple[Tensor, Tensor]:
+    """log Z_t(x), and whether it may be off by more than `WORST_ERROR`, each with shape `(B,)`.
+
+    From draws of q and of the prior where there are any and they suffice, and else by the engine.
+    """
+    columns = torch.arange(len(x), device=q.like.device)
+    log_z, rough = q.like.new_zeros(len(x)), torch.ones(len(x), dtype=torch.bool, device=q.like.device)
+    if q.points is not None:
+        found, error = tempered_log_z(q.at, q.points, x, q.prior, t)
+        log_z, rough = found.to(log_z), ~((error <= WORST_ERROR) & (found >= math.log(LEAST_ACCEPTANCE)))
+        columns = rough.nonzero().squeeze(1)
+    if len(columns):
+        points = weighted_points(q.log_ratio, x[columns], q.prior, q.like, t=t)
+        log_z = log_z.index_copy(0, columns, points.log_z[0].to(log_z))
+        rough = rough.index_copy(0, columns, points.rough[0])
+    return log_z, rough
+
+
+def tempered_draws(
+    q: Untempered, x: Observed, t: float, n: int, generator: torch.Generator, seed: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """n draws of q_t for each observation, with shape `(n, B, D)`, and how they were made.
+
+    Exact, by rejection, where q can be drawn from and enough is accepted; by the engine elsewhere (`draw_points`, with
+    its `seed`).
+    """
+    if q.draw is None:
+        theta, report = draw_points(q.log_ratio, x, q.prior, n, generator, seed, q.like, t=t)
+        return theta[0], report
+    theta, acceptance = draw_tempered(q.at, q.draw, x, q.prior, t, n, generator)
+    missing = theta.isnan().flatten(2).any(-1).any(0).nonzero().squeeze(1)
+    if len(missing):
+        more, report = draw_points(q.log_ratio, x[missing], q.prior, n, generator, seed, q.like, t=t)
+        theta[:, missing] = more[0].to(theta)
+        return theta, report
+    return theta, {"sampler": "rejection", "acceptance": float(acceptance.min()) if len(x) else 1.0}
