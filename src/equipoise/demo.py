@@ -51,7 +51,9 @@ def tasks_figure(seed: int = 0) -> Any:
 
 def _histogram(ax: Any, made: Task, seed: int) -> None:
     """The numbers of x for three draws of the prior, whatever the task."""
-    for theta, colour in zip(made.prior.from_uniform(torch.tensor([[0.2], [0.5], [0.8]])), COLOURS, strict=True):
+    for theta, colour in zip(
+        made.prior.from_uniform(torch.tensor([[0.2], [0.5], [0.8]]).expand(3, made.prior.dim)), COLOURS, strict=True
+    ):
         x = made.simulate(theta.expand(200, made.prior.dim), seed=seed)
         ax.hist(x.flatten().numpy(), bins=40, density=True, color=colour, histtype="step")
     ax.set(xlabel="x", ylabel="density")

@@ -44,7 +44,7 @@ MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 #: Draws of a pair and member unless said otherwise, and points of a classifier: as few as cost little power, and as
 #: many as interpolation takes.
 DRAWS, POINTS = 256, 1000
-#: Below this many effective points a rank is little more than a coin.
+#: Below this many effective points a rank is little better than a coin toss.
 TRUSTED_POINTS = 10
 #: Tolerances of the certificate.
 TOLERANCES = ("level", "constant")
@@ -148,8 +148,8 @@ def diagnose(
         notes.append(unnormalised(posterior))
     members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
     joint, marginal, raw = ratios
-    everyone = theta.double().cpu().numpy()
-    findings = Findings(found, everyone, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance)
+    all_theta = theta.double().cpu().numpy()
+    findings = Findings(found, all_theta, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance)
     ds = as_dataset(findings, members)
     _warn_about_numbers(found, members, samples, notes)
     few = uncertifiable(found["rank"], found["effective"], members, alpha=alpha, delta=delta)
@@ -157,7 +157,7 @@ def diagnose(
         notes.append(few)
     ds.attrs.update(
         recipe=recipe,
-        ranks=_way(surrogate, samples, recipe, mixture),
+        ranks=_rank_description(surrogate, samples, recipe, mixture),
         samples=samples,
         pairs=len(theta),
         alpha=alpha,
@@ -190,10 +190,10 @@ def _over_pairs(
     size, limit = _batch_size(s, x, points, memory)
     dtype = s.dtype or (theta.dtype if theta.is_floating_point() else torch.float32)
     stream = generator(seed, "diagnose", device=s.device)
-    everyone = theta.to(s.device, dtype)
-    scale = everyone.std(0).clamp_min(torch.finfo(dtype).tiny)
-    before = everyone.roll(1, 0)
-    reference = tarp_references(everyone, s.prior, generator(seed, "diagnose", "tarp", device=s.device))
+    all_theta = theta.to(s.device, dtype)
+    scale = all_theta.std(0).clamp_min(torch.finfo(dtype).tiny)
+    before = all_theta.roll(1, 0)
+    reference = tarp_references(all_theta, s.prior, generator(seed, "diagnose", "tarp", device=s.device))
     parts: list[list[Array]] = []
     with Progress("diagnosing", total=n, show=progress) as bar:
         for low in range(0, n, size):
@@ -201,8 +201,8 @@ def _over_pairs(
             here = x[rows].to(s.device)
             here = here.to(dtype) if here.is_floating_point() else here
             if low == 0:
-                check_mixture(s, s.look(everyone[:1], here[:1]), mixture)
-            batch = Batch(everyone[rows], before[rows], s.embed(here), reference[rows], scale)
+                check_mixture(s, s.look(all_theta[:1], here[:1]), mixture)
+            batch = Batch(all_theta[rows], before[rows], s.embed(here), reference[rows], scale)
             if mixture and s.tempered is not None:
                 mixed = batch._replace(x=s.tempered.embed(here))
                 each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
@@ -296,7 +296,7 @@ def _per_cent(share: float) -> str:
     return f"{100 * share:.0f}%" if share >= 0.01 else "1%"
 
 
-def _way(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:
+def _rank_description(s: Surrogate, samples: int, recipe: str, mixture: bool) -> str:
     """How the ranks were computed, in words."""
     if s.kind != "classifier":
         return f"ranks from {samples} samples" + (", strict inequality" if recipe == "released" else "")

@@ -55,8 +55,8 @@ def compute_stack(
     """Compute a stack and put its file into the folder; the other arguments are those of `run_grid`."""
     began, started = time.time(), time.monotonic()
     # Progress goes to the folder, where anyone can see it; warnings are gathered, to become notes of the stack.
-    hear = partial(folder.heartbeat, stack.identity)
-    with fixed_threads(threads), listening(hear), warnings.catch_warnings(record=True) as warned:
+    report_progress = partial(folder.heartbeat, stack.identity)
+    with fixed_threads(threads), listening(report_progress), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         task = make_task(stack.task.name, **dict(stack.task.options))
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
@@ -69,7 +69,7 @@ def compute_stack(
         judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
-        # Dependencies' deprecation warnings are no news of this stack.
+        # Dependencies' deprecation warnings say nothing about this stack.
         dated = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
         notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
         kept = record(stack, task, posteriors, judged, notes).assign(pictures.variables)
@@ -138,13 +138,13 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
     exact = _exact(task, stack, folder, theta, x)
     found: list[xr.Dataset | None] = [None] * len(stack.cells)
     for cells in _alike(stack, posteriors):
-        started, words = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
+        started, methods = time.monotonic(), ", ".join(dict.fromkeys(stack.cells[i].method for i in cells))
 
-        def hear(label: str, done: int, total: int, note: str, words: str = words) -> None:
-            folder.heartbeat(stack.identity, "diagnosing", done, total, words)
+        def report_progress(label: str, done: int, total: int, note: str, methods: str = methods) -> None:
+            folder.heartbeat(stack.identity, "diagnosing", done, total, methods)
 
         whole = Posterior.joined([p for i in cells if (p := posteriors[i]) is not None])
-        with listening(hear):
+        with listening(report_progress):
             ds = diagnose(
                 whole,
                 theta,

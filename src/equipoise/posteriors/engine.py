@@ -13,7 +13,7 @@ mixture. A strategy gives points with weights for each observation, and everythi
 
 `weighted_points` takes cells where there are any and the adapted proposal elsewhere. Where these do not resolve a
 posterior (it is too thin for cells, or the effective sample size is below `TRUSTED_ESS`) it takes particles. If
-these do not resolve it either, their own estimate has to do, and the result is marked as `rough`.
+these do not resolve it either, the particles' own estimate is used, and the result is marked as `rough`.
 
 Every column of the result depends on its own observation alone, and nothing is drawn at random between calls: the same
 x gives the same Z.
@@ -37,14 +37,14 @@ from .particles import run_particles
 from .proposals import adapted, around
 from .weighted import LogRatio, WeightedPoints, effective_size
 
-#: Importance sampling is trusted down to this effective sample size: log Z then errs by 0.07 at most.
+#: Importance sampling is trusted down to this effective sample size: the standard error of log Z is then below 0.07.
 TRUSTED_ESS = 200.0
 #: Down to this one, draws around particles are better than the particles' own estimate of Z.
 USEFUL_ESS = 30.0
 #: Of two equal peaks, particles with this effective sample size have lost one with a probability of 2⁻¹⁹.
-ANCESTORS = 20.0
+MIN_PARTICLE_ESS = 20.0
 #: Particles estimate log Z to about 0.5 in ten dimensions: an estimate around them that is further off is in doubt.
-AGREE = 2.5
+MAX_LOG_Z_GAP = 2.5
 #: Tempered particles: at least this many.
 PARTICLES = 1024
 
@@ -91,8 +91,8 @@ def particle_points(log_ratio: LogRatio, x: Any, prior: Prior, like: Tensor) -> 
     """Points around tempered particles, or the particles themselves where these points do not fit the posterior."""
     smc = run_particles(log_ratio, x, prior, PARTICLES, seed=0, like=like)
     found = around(log_ratio, x, prior, smc.z_first, TRUSTED_ESS)
-    agree = (found.log_z - smc.log_z).abs() < AGREE
-    found.rough = ~((found.ess >= TRUSTED_ESS) & (smc.ess >= ANCESTORS) & smc.finished & agree)
+    agree = (found.log_z - smc.log_z).abs() < MAX_LOG_Z_GAP
+    found.rough = ~((found.ess >= TRUSTED_ESS) & (smc.ess >= MIN_PARTICLE_ESS) & smc.finished & agree)
     log_w = (smc.log_z - math.log(PARTICLES)).unsqueeze(1).expand(smc.theta.shape[:-1])
     own = WeightedPoints(smc.theta, log_w, smc.log_z, smc.ess, found.rough)
     everything = torch.arange(len(x), device=like.device)

@@ -8,7 +8,7 @@ seeds, threads, broadcasting, memory):
 - `_log_likelihood(theta, statistics)`: log p(x|θ), broadcasting, in float64;
 - `_log_evidence(statistics)`: log p(x) = log ∫ p(x|θ) p(θ) dθ, to a tolerance that the file states and a test checks.
 
-Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x). Without the last three, `has_exact_posterior` is False.
+Then log p(θ|x) = log p(x|θ) + log p(θ) - log p(x). Without the last two, `has_exact_posterior` is False.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ class Task:
 
     prior: BoxUniform
     x_shape: tuple[int, ...]
-    has_exact_posterior: bool = True
+    has_exact_posterior: bool
+
+    def __init_subclass__(cls) -> None:
+        if "has_exact_posterior" not in cls.__dict__:
+            cls.has_exact_posterior = cls._log_likelihood is not Task._log_likelihood
 
     @property
     def options(self) -> dict[str, Any]:

@@ -129,7 +129,6 @@ class SpatialSIR(Task):
     label = "Spatial SIR"
     parameters = ("β", "γ")
     storage = "bits"
-    has_exact_posterior = False
     _kernel = staticmethod(_simulate)
 
     def __init__(self) -> None:

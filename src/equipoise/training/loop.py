@@ -1,7 +1,7 @@
 """The training loop of a stack: epochs of steps, validation, members that leave when they have converged.
 
-`train_stack` is the loop. On a GPU, who is still training is checked every few epochs, on a fixed schedule, so that
-what a member is stacked with never depends on how fast the machine is.
+`train_stack` is the loop. On a GPU, which members are still training is checked every few epochs, on a fixed schedule,
+so that what a member is stacked with never depends on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .settings import Settings
 from .state import HISTORY, MemberState
 from .step import Plan, compiler_available, log_ratios, program_for, step
 
-#: Epochs between two checks of who is still training, each of which makes a GPU wait.
+#: Epochs between two checks of which members are still training; each of which makes a GPU wait.
 CHECK_EVERY = {"cpu": 1, "cuda": 5}
 #: The stack is made smaller once this share of it, or less, is still training.
 SHRINK_AT = 0.75
@@ -77,8 +77,8 @@ def train_stack(
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     inputs.network.embedding.prepare(device)
-    everyone = inputs.state.clone()  # on the CPU; what the device knows is written to it when members leave
-    present, epoch, spent = torch.arange(len(everyone.weights)), 0, 0.0
+    all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
+    present, epoch, spent = torch.arange(len(all_members.weights)), 0, 0.0
     seconds = torch.full((settings.epochs,), float("nan"), dtype=torch.float64)
     if checkpoint is not None:
         checkpoint.prepare()
@@ -86,20 +86,20 @@ def train_stack(
         if found is not None:
             present, seconds = found.pop("present"), found.pop("seconds")
             epoch, spent = int(found.pop("epochs_done")), float(found.pop("spent"))
-            everyone = MemberState(**found)
+            all_members = MemberState(**found)
 
     def save(present: Tensor, state: MemberState, epoch: int) -> None:
-        """Write the state of those present after `epoch` epochs to everyone's and, where there is one, a checkpoint."""
-        everyone.put(present, state)
+        """Write the state of those present after `epoch` epochs to the full state and to the checkpoint, if any."""
+        all_members.put(present, state)
         if checkpoint is not None:
             time_spent = torch.tensor(spent + time.monotonic() - started, dtype=torch.float64)
             more = {"present": present, "epochs_done": torch.tensor(epoch), "seconds": seconds, "spent": time_spent}
             try:
-                checkpoint.save(everyone.tensors() | more)
+                checkpoint.save(all_members.tensors() | more)
             except OSError as error:  # a full disk loses what could be resumed, and not what was trained
                 warn(f"the checkpoint {checkpoint.path} could not be written ({error})")
 
-    state, batches = everyone.select(present, device), None
+    state, batches = all_members.select(present, device), None
     active, clock = state.active.cpu(), time.monotonic()
     complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
     bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
@@ -111,7 +111,7 @@ def train_stack(
             while bool(active.any()) and epoch < settings.epochs:
                 leaving = int(active.sum()) <= SHRINK_AT * len(active)
                 if leaving:
-                    everyone.put(present, state)
+                    all_members.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
                 if batches is None or leaving:  # until members leave, buffers stay where they are, as graphs need them
                     batches = Batches(inputs.data, inputs.rows, state, plan.batch)
@@ -134,8 +134,8 @@ def train_stack(
                 epoch, active = new.stop, state.active.cpu()
                 complete = present, state, epoch
                 if on_epoch is not None:
-                    _report(on_epoch, new, state, present, len(everyone.weights))
-                bar.advance(len(new), _note(state, len(everyone.weights)), last=not bool(active.any()))
+                    _report(on_epoch, new, state, present, len(all_members.weights))
+                bar.advance(len(new), _note(state, len(all_members.weights)), last=not bool(active.any()))
                 if checkpoint is not None and checkpoint.due() and bool(active.any()):
                     save(present, state, epoch)
     except KeyboardInterrupt:
@@ -143,7 +143,7 @@ def train_stack(
             save(*complete)
         raise
     save(present, state, epoch)
-    return Trained(everyone, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
+    return Trained(all_members, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
 
 
 def _plan(inputs: StackInputs, settings: Settings) -> Plan:
@@ -187,7 +187,7 @@ def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
 
 
 def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, settings: Settings) -> None:
-    """Set learning rates, best weights and who goes on, in place, from training and validation losses `(M,)`.
+    """Set learning rates, best weights and which members continue, in place, from losses with shape `(M,)`.
 
     The rules are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for many members at once, with one addition: a
     member whose learning rate cannot fall further when it is due to fall has converged and stops. All is a tensor with

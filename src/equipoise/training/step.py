@@ -10,8 +10,8 @@ sum holds each member's gradient in its row), and applies
 element-wise over the buffer: Adam, with weight decay d as in AdamW. Per-member means, learning rates and gradient
 norms are all that enters, so a member is the same alone and in a stack.
 
-`torch.compile` makes few kernels of it where that pays back. Members are a symbolic dimension, and the size of the data
-is none at all, so one compilation serves stacks that shrink and budgets that grow. On a GPU the whole step, gather
+`torch.compile` fuses it into a few kernels where that pays back. Members are a symbolic dimension, and the size of the
+data does not enter, so one compilation serves stacks that shrink and budgets that grow. On a GPU the whole step, gather
 included, is captured in a CUDA graph (`graphs`).
 """
 
@@ -67,8 +67,8 @@ class Program:
         """The compiled ones, if there are any."""
         return self.fast or self.plain
 
-    def without_compiler(self, error: Exception, again: Callable[[], Any]) -> Any:
-        """Do again, without compiling, what raised an error; if it was not the compiler's, the same is raised again."""
+    def retry_uncompiled(self, error: Exception, again: Callable[[], Any]) -> Any:
+        """Retry without compiling. An error that the compiler did not cause is raised again."""
         if self.fast is None or isinstance(error, torch.OutOfMemoryError):
             raise error
         self.fast = None
@@ -98,7 +98,7 @@ class Plan:
 def step(
     plan: Plan, state: MemberState, batches: Batches, size: int, taken: tuple[Tensor, Tensor] | None = None
 ) -> None:
-    """Train all members on their next `size` pairs, or on those that were taken already, in place."""
+    """Train all members on their next `size` pairs, or on a batch that was taken earlier, in place."""
     code, x = taken or batches.take(size)
     run, settings = plan.program.functions, plan.settings
     try:
@@ -119,7 +119,7 @@ def step(
             settings.weight_decay,
         )
     except Exception as error:  # whatever a compiler may raise, before anything has changed
-        plan.program.without_compiler(error, partial(step, plan, state, batches, size, (code, x)))
+        plan.program.retry_uncompiled(error, partial(step, plan, state, batches, size, (code, x)))
         return
     state.steps += 1
     state.loss_sum += loss.detach()
@@ -131,7 +131,7 @@ def log_ratios(program: Program, weights: Tensor, code: Tensor, x: Tensor) -> Te
     try:
         return program.functions.ratios(weights, code, x)
     except Exception as error:  # whatever a compiler may raise
-        return program.without_compiler(error, partial(log_ratios, program, weights, code, x))
+        return program.retry_uncompiled(error, partial(log_ratios, program, weights, code, x))
 
 
 def limit(gradient: Tensor, trainable: Tensor, clip: float) -> Tensor:
@@ -205,7 +205,7 @@ def program_for(
 
 
 def _copy(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """The same function under another name. What the compiler knows of a function hangs on its code and its name: if
+    """The same function under another name. The compiler's cache is keyed by a function's code and name: if
     networks of different sizes shared it, every size would become a symbol, and the ninth would not be compiled.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{number}")
