@@ -56,7 +56,7 @@ def test_a_stored_grid_is_data(name, with_facts, stored) -> None:
     _command("merge", stored.path, "--out", "merged")
     _command("merge", stored.path, "--out", "merged.nc")
     if not with_facts:
-        with pytest.raises(GridError, match="imports a task of your own"):
+        with pytest.raises(GridError, match="was not imported"):
             state_of(load_grid(about["grid"]), stored)
 
 

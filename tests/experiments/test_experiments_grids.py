@@ -39,7 +39,7 @@ GRIDS = Path(__file__).parents[2] / "grids"
         ({"methods": [{"name": "nre", "start": "prior"}]}, ["start", "flows"]),
         ({"methods": [{"name": "nre", "init": "identity"}]}, ["init", "flows"]),
         ({"methods": [{"name": "bnpe", "balance": "multiclass"}]}, ["multiclass", "contrastive"]),
-        ({"methods": [{"name": "bnpe", "balance": "kl", "unbiased": True}]}, ["KL", "unbiased"]),
+        ({"methods": [{"name": "bnpe", "balance": "kl", "unbiased": True}]}, ["kl", "unbiased"]),
         ({"methods": [{"name": "bnpe", "keep": "all"}]}, ["keep", "best, last"]),
         ({"methods": [{"name": "bnpe", "recipe": "relesed"}]}, ["'relesed'", "did you mean 'released'"]),
         ({"recipe": "equipose"}, ["'equipose'", "did you mean 'equipoise'"]),

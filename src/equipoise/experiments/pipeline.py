@@ -29,7 +29,7 @@ from equipoise.posteriors import Posterior
 from equipoise.simulations import simulate
 from equipoise.support.devices import fixed_threads
 from equipoise.support.errors import warn
-from equipoise.support.files import append_digest, is_intact, write_whole
+from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_whole
 from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
@@ -188,7 +188,10 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
     folder.heartbeat(stack.identity, "the exact posterior", 0, 1, f"of {len(theta)} pairs", force=True)
     values = torch.cat([task.log_posterior(t, y) for t, y in zip(theta.split(500), x.split(500), strict=True)])
     exact = values.double().numpy()
-    with write_whole(file) as temporary:
-        np.save(temporary, exact)
-        append_digest(temporary)
+    with Lock(file.with_suffix(".lock")) as mine:
+        if mine:  # otherwise another process writes the same numbers
+            remove_leftovers(file)
+            with write_whole(file) as temporary:
+                np.save(temporary, exact)
+                append_digest(temporary)
     return exact

@@ -27,7 +27,7 @@ def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
         given = Path(results)
         path = given / "results.nc" if given.is_dir() else given
         if not path.exists():
-            model = (given / "model.safetensors").exists()
+            model = (given / "model.json").exists()
             what = "is a saved posterior, which `equipoise diagnose` judges" if model else "is no experiment"
             what = what if given.exists() else "does not exist"
             raise FileNotFoundError(f"{given} {what}; a report is of what `equipoise run` has written")
