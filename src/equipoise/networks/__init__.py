@@ -17,9 +17,6 @@ from .stacked_weights import Layout, StackedWeights, dense, matmul_precision, st
 from .user_modules import required, warn_of_differences
 from .user_network import UserNetwork
 
-#: The former name of `StackedWeights`.
-Stack = StackedWeights
-
 __all__ = [
     "INITS",
     "STARTS",
@@ -31,7 +28,6 @@ __all__ = [
     "Module",
     "Network",
     "SplineFlow",
-    "Stack",
     "StackedWeights",
     "UserNetwork",
     "choose_embedding",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.networks import Network, Stack
+from equipoise.networks import Network, StackedWeights
 from equipoise.support.errors import warn
 
 from .cells import EVALUATIONS, fits_cells
@@ -18,7 +18,7 @@ from .evaluation import by_observation, chunk, log_ratio_of, some_weights
 from .proposals import POINTS
 
 
-def log_z(network: Network, stack: Stack, x: Tensor) -> Tensor:
+def log_z(network: Network, stack: StackedWeights, x: Tensor) -> Tensor:
     """log Z(x) of each member, with shape `(M, B)` for x with shape `(B, *x_shape)`."""
     log_ratio, like = log_ratio_of(network, stack), some_weights(stack)
 
@@ -42,7 +42,7 @@ def log_z(network: Network, stack: Stack, x: Tensor) -> Tensor:
 
 
 def draw(
-    network: Network, stack: Stack, n: int, x: Tensor, generator: torch.Generator, seed: int
+    network: Network, stack: StackedWeights, n: int, x: Tensor, generator: torch.Generator, seed: int
 ) -> tuple[Tensor, dict[str, Any]]:
     """n draws of a single member for each x, with shape `(n, B, D)`, and how good they are.
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from equipoise.networks import Network, Stack
+from equipoise.networks import Network, StackedWeights
 
 from .weighted import LogRatio, prior_points
 
@@ -33,7 +33,7 @@ AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}
 EMBEDDED = 8
 
 
-def some_weights(stack: Stack) -> Tensor:
+def some_weights(stack: StackedWeights) -> Tensor:
     """Some weights of a stack, with shape `(M, *)`: they tell its size, dtype and device."""
     return next(iter(stack.values()))
 
@@ -43,7 +43,7 @@ def chunk(device: torch.device) -> int:
     return CHUNK.get(device.type, CHUNK["cpu"])
 
 
-def at_once(x: Tensor, stack: Stack, evaluations: int) -> int:
+def at_once(x: Tensor, stack: StackedWeights, evaluations: int) -> int:
     """How many observations go together, with so many evaluations of each member for each of them.
 
     Embedding an image holds far more than evaluating a network does: about one evaluation's memory for every
@@ -54,7 +54,7 @@ def at_once(x: Tensor, stack: Stack, evaluations: int) -> int:
     return max(1, chunk(weights.device) // (max(cost, 1) * len(weights)))
 
 
-def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+def by_observation(x: Tensor, stack: StackedWeights, evaluations: int, function: Callable[[Tensor], Tensor]) -> Tensor:
     """A function of observations, piece by piece, with `evaluations` per member and observation.
 
     Arguments:
@@ -71,7 +71,7 @@ def by_observation(x: Tensor, stack: Stack, evaluations: int, function: Callable
     return torch.cat([function(piece) for piece in pieces], 1) if len(x) else x.new_zeros(members, 0)
 
 
-def log_ratio_of(network: Network, stack: Stack) -> LogRatio:
+def log_ratio_of(network: Network, stack: StackedWeights) -> LogRatio:
     """The members' log-ratios as a function of θ and of the observations' features with shape `(B, M, C)`.
 
     Features are `network.embed(stack, x.unsqueeze(0)).movedim(0, 1)`, computed once for each observation.
@@ -84,7 +84,7 @@ def log_ratio_of(network: Network, stack: Stack) -> LogRatio:
     return log_ratio
 
 
-def member_ratios(network: Network, stack: Stack, theta: Tensor, inside: Tensor, x: Tensor) -> Tensor:
+def member_ratios(network: Network, stack: StackedWeights, theta: Tensor, inside: Tensor, x: Tensor) -> Tensor:
     """The log-ratio of every member, with θ outside the prior's support replaced by a point inside it.
 
     Arguments:

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from equipoise.networks import SplineFlow, Stack
+from equipoise.networks import SplineFlow, StackedWeights
 
 from .evaluation import by_observation, chunk, some_weights
 
@@ -25,7 +25,7 @@ INSIDE_POINTS = 1 << 10
 ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
 
 
-def log_inside(flow: SplineFlow, stack: Stack, x: Tensor) -> Tensor:
+def log_inside(flow: SplineFlow, stack: StackedWeights, x: Tensor) -> Tensor:
     """The logarithm of each member's mass inside the prior's support: `(M, B)` for x with shape `(B, *x_shape)`."""
     weights = some_weights(stack)
     sobol = torch.quasirandom.SobolEngine(flow.dim, scramble=True, seed=20230421).draw(INSIDE_POINTS)
@@ -41,7 +41,7 @@ def log_inside(flow: SplineFlow, stack: Stack, x: Tensor) -> Tensor:
 
 
 def raw_draws(
-    flow: SplineFlow, stack: Stack, features: Tensor, n: int, generator: torch.Generator
+    flow: SplineFlow, stack: StackedWeights, features: Tensor, n: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """n draws of every member for each x, leaked ones included.
 
@@ -62,12 +62,12 @@ def raw_draws(
     return flow.sample(stack, features, flow.base_noise(uniform))
 
 
-def draw(flow: SplineFlow, stack: Stack, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
+def draw(flow: SplineFlow, stack: StackedWeights, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
     """n draws of a single member for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
     return draw_from(flow, stack, n, flow.embed(stack, x.unsqueeze(0)), generator)
 
 
-def draw_from(flow: SplineFlow, stack: Stack, n: int, features: Tensor, generator: torch.Generator) -> Tensor:
+def draw_from(flow: SplineFlow, stack: StackedWeights, n: int, features: Tensor, generator: torch.Generator) -> Tensor:
     """As `draw`, from the features of x, with shape `(1, B, C)`."""
     device, prior = some_weights(stack).device, flow.prior
     batch, limit = features.shape[1], chunk(device)
@@ -100,7 +100,7 @@ def draw_from(flow: SplineFlow, stack: Stack, n: int, features: Tensor, generato
     return theta
 
 
-def fixed_points(flow: SplineFlow, stack: Stack, n: int, features: Tensor) -> tuple[Tensor, Tensor]:
+def fixed_points(flow: SplineFlow, stack: StackedWeights, n: int, features: Tensor) -> tuple[Tensor, Tensor]:
     """Quasi-random points of the mixture of M members that are cut to the prior's support.
 
     Arguments:

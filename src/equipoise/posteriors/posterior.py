@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equipoise.networks import Network, SplineFlow, Stack
+from equipoise.networks import Network, SplineFlow, StackedWeights
 from equipoise.priors import Prior
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
@@ -60,7 +60,7 @@ class Posterior:
     def __init__(
         self,
         network: Network,
-        stack: Stack,
+        stack: StackedWeights,
         history: xr.Dataset | None = None,
         record: dict[str, Any] | None = None,
         *,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from equipoise.networks import Network, Stack
+from equipoise.networks import Network, StackedWeights
 from equipoise.support.arrays import TOO_LARGE, as_tensor
 
 from .evaluation import some_weights
@@ -24,7 +24,7 @@ def counts(sample_shape: Any) -> Size:
     return shape
 
 
-def observations(network: Network, stack: Stack, x: Any) -> Tensor:
+def observations(network: Network, stack: StackedWeights, x: Any) -> Tensor:
     """Observations `(B, *x_shape)` from x with shape `(*X, *x_shape)`, where the weights are and in their precision.
 
     Whole numbers keep their dtype.
@@ -47,7 +47,9 @@ def observations(network: Network, stack: Stack, x: Any) -> Tensor:
     return x.reshape(-1, *x_shape)
 
 
-def paired(network: Network, stack: Stack, theta: Any, x: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+def paired(
+    network: Network, stack: StackedWeights, theta: Any, x: Any
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
     """Parameters and observations whose leading dimensions broadcast.
 
     No observation is repeated: what depends on x alone, a normaliser above all, is computed once for each. So the axes
