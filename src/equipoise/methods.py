@@ -8,13 +8,14 @@ is a method like any other.
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "Method", "resolve"]
+__all__ = ["METHODS", "MIXTURES", "Method", "resolve", "resolve_all"]
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from .losses import BALANCES, Objective
-from .networks import INITS, STARTS
+from .networks import INITS, STARTS, UNIVARIATE
 from .support.checks import finite_number, one_of, whole_number
 from .support.words import did_you_mean
 
@@ -43,6 +44,8 @@ class Method:
             weights in a random start and the paper's recipe otherwise.
         hidden: widths of the hidden layers; None for the paper's (6 × 256, or 3 × 256 in each transform of a flow).
         transforms: how many transforms a flow has.
+        univariate: what a flow's transforms apply to each coordinate: "spline" or "affine".
+        bins: how many bins a spline has.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Method:
     init: str | None = None
     hidden: tuple[int, ...] | None = None
     transforms: int = 3
+    univariate: str = "spline"
+    bins: int = 8
 
     def __post_init__(self) -> None:
         one_of("network", self.network, ("classifier", "flow"))
@@ -70,12 +75,16 @@ class Method:
             one_of("init", self.init, INITS)
             if self.network != "flow":
                 raise ValueError(f"init={self.init!r} is for flows; {self.name!r} trains a classifier")
+        one_of("univariate", self.univariate, UNIVARIATE)
+        if self.start == "prior_base" and self.univariate != "spline":
+            raise ValueError("start='prior_base' needs splines, which stay inside [-5, 5]; take start='prior'")
         plain: dict[str, Any] = {  # NumPy's numbers as Python's
             "strength": finite_number("strength", self.strength, least=0),
             "gamma": finite_number("gamma", self.gamma, above=0),
             "contrastive": whole_number("contrastive", self.contrastive, least=1),
             "normalizer": whole_number("normalizer", self.normalizer, least=1),
             "transforms": whole_number("transforms", self.transforms, least=1),
+            "bins": whole_number("bins", self.bins, least=2),
         }
         if self.hidden is not None:
             if isinstance(self.hidden, int | float | str) or not len(self.hidden):
@@ -135,6 +144,30 @@ METHODS: dict[str, Method] = {
 }
 
 
+#: Small networks, trained by maximum likelihood from the prior on: what a laptop fits in seconds.
+AFFINE = Method("affine", "flow", "npe", start="prior", hidden=(64, 64), transforms=5, univariate="affine")
+SPLINE = Method("spline", "flow", "npe", start="prior", hidden=(64, 64), transforms=3, bins=4)
+
+#: Methods whose members are mixed in one posterior, by name. `eq.fit` cross-fits their members and tempers the mixture.
+MIXTURES: dict[str, tuple[Method, ...]] = {"calibrated": (AFFINE, SPLINE)}
+
+
+def resolve_all(
+    method: str | Method | Sequence[str | Method],
+    balance: str | None = None,
+    strength: float | None = None,
+    start: str | None = None,
+) -> tuple[Method, ...]:
+    """The methods that a call means: those of a mixture, one row, or several."""
+    if isinstance(method, str) and method in MIXTURES:
+        method = MIXTURES[method]
+    if isinstance(method, str | Method) or not isinstance(method, Sequence):
+        method = (method,)
+    if not method:
+        raise ValueError("method is an empty list; give a name, an eq.Method, or several")
+    return tuple(resolve(one, balance, strength, start) for one in method)
+
+
 def resolve(
     method: str | Method, balance: str | None = None, strength: float | None = None, start: str | None = None
 ) -> Method:
@@ -146,7 +179,7 @@ def resolve(
     """
     if isinstance(method, str):
         if method not in METHODS:
-            raise ValueError(did_you_mean(method, METHODS, "method"))
+            raise ValueError(did_you_mean(method, [*METHODS, *MIXTURES], "method"))
         method = METHODS[method]
     if not isinstance(method, Method):
         raise TypeError(f"method is a name of eq.METHODS or an eq.Method, got {method!r}")

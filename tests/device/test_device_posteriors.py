@@ -12,7 +12,7 @@ from pretend import OnGpu, pretended_gpu
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Classifier, Convolutional, Flat, SplineFlow, UserNetwork
+from equipoise.networks import Classifier, Convolutional, Flat, Flow, UserNetwork
 from equipoise.posteriors import Posterior
 
 
@@ -39,9 +39,9 @@ def posterior(kind: str, dim: int, prior: str = "box", members: int = 2, x_shape
     body = Flat(x_shape) if len(x_shape) == 1 else Convolutional(x_shape, 2, 2)
     constants = {"theta_loc": torch.full((dim,), 0.1), "theta_scale": torch.full((dim,), 1.5)}
     if kind == "classifier":
-        net: Classifier | SplineFlow = Classifier(p, body, hidden=(12, 12), **constants)
+        net: Classifier | Flow = Classifier(p, body, hidden=(12, 12), **constants)
     else:
-        net = SplineFlow(p, body, kind, hidden=(12, 12), transforms=1, **constants)
+        net = Flow(p, body, kind, hidden=(12, 12), transforms=1, **constants)
     shape = body.statistics_shape
     stack = net.init([(m, m) for m in range(members)], [torch.zeros(shape)] * members, [torch.ones(shape)] * members)
     if kind == "classifier":  # fresh ratios are nearly flat

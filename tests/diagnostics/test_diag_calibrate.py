@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.diagnostics.calibrate import ranks_of
 from equipoise.diagnostics.calibration import TEMPERATURES
 from equipoise.diagnostics.tempered_posterior import TemperedPosterior
-from equipoise.networks import Flat, SplineFlow, UserNetwork
+from equipoise.networks import Flat, Flow, UserNetwork
 from equipoise.posteriors import Posterior
 from equipoise.posteriors.tempering import Observed, Untempered
 
@@ -149,7 +149,7 @@ def test_a_tempered_flow_is_judged_as_what_it_is() -> None:
     dim, s, t = 2, 0.2, 0.5
     prior = eq.GaussianPrior(torch.zeros(dim), torch.eye(dim))
     options = {"theta_loc": torch.full((dim,), 0.5), "theta_scale": torch.full((dim,), s)}
-    net = SplineFlow(prior, Flat((1,)), "random", "identity", hidden=(8,), transforms=1, **options)
+    net = Flow(prior, Flat((1,)), "random", "identity", hidden=(8,), transforms=1, **options)
     p = Posterior(net, net.init([(0, 0), (1, 0)], [torch.zeros(1)] * 2, [torch.ones(1)] * 2)).tempered(t)
     precision = t / s**2 + 1 - t
     law = torch.distributions.Normal(0.5 * t / s**2 / precision, precision**-0.5)

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Flat, SplineFlow
+from equipoise.networks import Flat, Flow
 from equipoise.networks.spline import spline_forward, spline_inverse
 from equipoise.priors import Prior
 
@@ -39,8 +39,8 @@ def priors(dim: int) -> dict[str, Prior]:
 
 def make(
     prior: Prior, start: str, init: str, members: int = 2, hidden: tuple[int, ...] = (16, 16)
-) -> tuple[SplineFlow, dict]:
-    flow = SplineFlow(prior, Flat((FEATURES,)), start, init, hidden=hidden)
+) -> tuple[Flow, dict]:
+    flow = Flow(prior, Flat((FEATURES,)), start, init, hidden=hidden)
     seeds = [(7 + m, 0) for m in range(members)]
     zeros, ones = torch.zeros(FEATURES), torch.ones(FEATURES)
     p = flow.init(seeds, [zeros] * members, [ones] * members)
@@ -49,26 +49,31 @@ def make(
     return flow, p
 
 
+ZUKOS = {"spline": zuko.flows.NSF, "affine": zuko.flows.MAF}
+
+
+@pytest.mark.parametrize("univariate", ["spline", "affine"])
 @pytest.mark.parametrize("dim", [1, 2, 4])
-def test_density_is_zukos(dim: int) -> None:
+def test_density_is_zukos(dim: int, univariate: str) -> None:
     prior = priors(dim)["box"]
-    flow = SplineFlow(prior, Flat((FEATURES,)), hidden=(32, 32))
+    flow = Flow(prior, Flat((FEATURES,)), hidden=(32, 32), univariate=univariate)
     p = flow.init([(5, 0), (6, 0)], [torch.zeros(FEATURES)] * 2, [torch.ones(FEATURES)] * 2)
     theta, x = prior.sample((50,)), torch.randn(50, FEATURES)
     got = flow.log_ratio(p, theta, x)
     for m, seed in enumerate((5, 6)):
         torch.manual_seed(seed)
-        reference = zuko.flows.NSF(dim, FEATURES, transforms=3, hidden_features=(32, 32), activation=nn.SELU)
+        reference = ZUKOS[univariate](dim, FEATURES, transforms=3, hidden_features=(32, 32), activation=nn.SELU)
         torch.testing.assert_close(got[m], reference(x).log_prob(theta) - prior.log_prob(theta))
 
 
+@pytest.mark.parametrize("univariate", ["spline", "affine"])
 @pytest.mark.parametrize(
     ("dim", "hidden"), [(1, (32, 32)), (1, (8, 24)), (1, (24, 8)), (2, (32, 31)), (3, (17,)), (5, (9, 12, 7))]
 )
-def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tuple[int, ...]) -> None:
+def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tuple[int, ...], univariate: str) -> None:
     """Where a transform is walked coordinate by coordinate, sharing among draws what sees x alone."""
     prior = priors(dim)["box"]
-    flow = SplineFlow(prior, Flat((FEATURES,)), hidden=hidden)
+    flow = Flow(prior, Flat((FEATURES,)), hidden=hidden, univariate=univariate)
     p = flow.init([(5, 0), (6, 0)], [torch.zeros(FEATURES)] * 2, [torch.ones(FEATURES)] * 2)
     theta, x, noise = prior.sample((7, 6)), torch.randn(6, FEATURES), 2 * torch.randn(2, 7, 6, dim)
     with torch.no_grad():
@@ -76,7 +81,7 @@ def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tup
         draws, draws_ratio = flow.sample(p, flow.embed(p, x[None]), noise)
     for m, seed in enumerate((5, 6)):
         torch.manual_seed(seed)
-        reference = zuko.flows.NSF(dim, FEATURES, transforms=3, hidden_features=hidden, activation=nn.SELU)(x)
+        reference = ZUKOS[univariate](dim, FEATURES, transforms=3, hidden_features=hidden, activation=nn.SELU)(x)
         torch.testing.assert_close(ratio[m], reference.log_prob(theta) - prior.log_prob(theta))
         want = reference.transform.inv(noise[m])
         torch.testing.assert_close(draws[m], want, rtol=1e-6, atol=1e-7)
@@ -110,7 +115,7 @@ def test_log_density_is_the_jacobian_of_the_map_to_the_base(kind: str, start: st
     def base(theta: Tensor) -> Tensor:
         u = flow.encode(theta)[None, None, : flow.dim][None]
         for t, shared in enumerate(flow._shared(p, features)):
-            u, _ = spline_forward(u, flow._knots(p, t, u, shared), flow.bins)
+            u, _ = spline_forward(u, flow._numbers(p, t, u, shared), flow.bins)
         return u.flatten()
 
     for theta in prior.sample((5,)):
@@ -203,12 +208,12 @@ def test_samples_follow_the_density(start: str) -> None:
     assert result.pvalue > 1e-6
 
 
-@pytest.mark.parametrize("start", ["prior", "prior_base"])
+@pytest.mark.parametrize(("start", "univariate"), [("prior", "spline"), ("prior_base", "spline"), ("prior", "affine")])
 @pytest.mark.parametrize("kind", ["box", "independent", "gaussian"])
 @pytest.mark.parametrize("dim", [1, 2])
-def test_the_identity_start_is_the_prior_exactly(dim: int, kind: str, start: str) -> None:
+def test_the_identity_start_is_the_prior_exactly(dim: int, kind: str, start: str, univariate: str) -> None:
     prior = priors(dim)[kind]
-    flow = SplineFlow(prior, Flat((FEATURES,)), start, "identity", hidden=(16,))
+    flow = Flow(prior, Flat((FEATURES,)), start, "identity", hidden=(16,), univariate=univariate)
     p = flow.init([(0, 0)], [torch.zeros(FEATURES)], [torch.ones(FEATURES)])
     theta, x = prior.sample((100,)), 5 * torch.randn(100, FEATURES)
     ratio = flow.log_ratio(p, theta, x)[0]
@@ -224,7 +229,7 @@ def test_the_papers_recipe_is_near_the_prior_and_a_random_start_is_not() -> None
     theta, x = prior.sample((500,)), torch.randn(500, FEATURES)
     spread = {}
     for start, init in (("prior", "scaled"), ("prior", "standard"), ("random", "standard")):
-        flow = SplineFlow(prior, Flat((FEATURES,)), start, init)
+        flow = Flow(prior, Flat((FEATURES,)), start, init)
         p = flow.init([(0, 0)], [torch.zeros(FEATURES)], [torch.ones(FEATURES)])
         assert (init != "scaled") or all(bool((w == 0).all()) for n, w in p.items() if n.endswith("bias"))
         spread[start, init] = flow.log_ratio(p, theta, x).abs().mean().item()
@@ -235,7 +240,7 @@ def test_points_on_the_edge_of_a_box_have_a_finite_ratio_in_float32() -> None:
     prior = eq.BoxUniform(torch.tensor([0.1, -3.0], dtype=torch.float32), torch.tensor([0.7, 3.0], dtype=torch.float32))
     corners = torch.stack([prior.low, prior.high, torch.stack([prior.low[0], prior.high[1]])])
     for start in ("random", "prior", "prior_base"):
-        flow = SplineFlow(prior, Flat((FEATURES,)), start, "standard", hidden=(16,))
+        flow = Flow(prior, Flat((FEATURES,)), start, "standard", hidden=(16,))
         p = flow.init([(0, 0)], [torch.zeros(FEATURES)], [torch.ones(FEATURES)])
         p = {n: w.float() for n, w in p.items()}
         assert flow.log_ratio(p, corners, torch.randn(3, FEATURES, dtype=torch.float32)).isfinite().all()
@@ -250,4 +255,4 @@ def test_a_prior_without_cdfs_cannot_start_a_flow() -> None:
             return torch.zeros(theta.shape[:-1])
 
     with pytest.raises(ValueError, match="cumulative distribution functions"):
-        SplineFlow(eq.as_prior(Ring()), Flat((FEATURES,)), "prior")
+        Flow(eq.as_prior(Ring()), Flat((FEATURES,)), "prior")

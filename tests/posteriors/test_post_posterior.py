@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Classifier, Flat, SplineFlow, UserNetwork
+from equipoise.networks import Classifier, Flat, Flow, UserNetwork
 from equipoise.posteriors import Posterior
 
 BOX = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
@@ -22,11 +22,15 @@ def random_posterior(kind: str, members: int = 3, prior: object = BOX, x_shape: 
     """An untrained posterior with lively weights."""
     prior = eq.as_prior(prior)
     body = Flat(x_shape)
-    net = (
-        Classifier(prior, body, hidden=(24, 24))
-        if kind == "classifier"
-        else SplineFlow(prior, body, kind, hidden=(24, 24))
-    )
+    if kind == "mixture":  # of two architectures and two starts, with weights
+        parts = [random_posterior(k, n, prior, x_shape) for k, n in (("affine", 1), ("random", members - 1))]
+        return Posterior.joined(parts).weighted(range(1, members + 1))
+    if kind == "affine":
+        net = Flow(prior, body, "prior" if prior.has_normal_map else "random", hidden=(16,), univariate="affine")
+    elif kind == "classifier":
+        net = Classifier(prior, body, hidden=(24, 24))
+    else:
+        net = Flow(prior, body, kind, hidden=(24, 24))
     seeds = [(m, 0) for m in range(members)]
     stack = net.init(seeds, [torch.zeros(x_shape)] * members, [torch.ones(x_shape)] * members)
     if kind == "classifier":  # fresh ratios are nearly flat
@@ -34,7 +38,7 @@ def random_posterior(kind: str, members: int = 3, prior: object = BOX, x_shape: 
     return Posterior(net, stack)
 
 
-KINDS = ["classifier", "random", "prior", "prior_base"]
+KINDS = ["classifier", "random", "prior", "prior_base", "mixture"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,7 +176,7 @@ def test_draws_for_many_observations_belong_to_their_observations() -> None:
 def test_a_flow_whose_mass_has_leaked_out_says_so() -> None:
     p = random_posterior("random", members=1)
     far = eq.BoxUniform(torch.tensor([40.0, 40.0]), torch.tensor([41.0, 41.0]))
-    network = SplineFlow(far, Flat((4,)), "random", hidden=(24, 24))
+    network = Flow(far, Flat((4,)), "random", hidden=(24, 24))
     lost = Posterior(network, p.stack)
     with pytest.raises(RuntimeError, match=r"leaked out.*start='prior'"):
         lost.sample((3,), x=torch.zeros(4), seed=0)

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Classifier, Flat, SplineFlow, UserNetwork
+from equipoise.networks import Classifier, Flat, Flow, UserNetwork
 from equipoise.posteriors import Calibration, Posterior
 
 BOX = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
@@ -34,7 +34,7 @@ def gaussian_flow(dim: int, s: float, centre: float) -> Posterior:
     """N(centre, s² I) for every x, under the prior N(0, I): a flow whose splines are the identity."""
     prior = eq.GaussianPrior(torch.zeros(dim), torch.eye(dim))
     options = {"theta_loc": torch.full((dim,), centre), "theta_scale": torch.full((dim,), s)}
-    net = SplineFlow(prior, Flat((2,)), "random", "identity", hidden=(8,), transforms=1, **options)
+    net = Flow(prior, Flat((2,)), "random", "identity", hidden=(8,), transforms=1, **options)
     return Posterior(net, net.init([(0, 0), (1, 0)], [torch.zeros(2)] * 2, [torch.ones(2)] * 2))
 
 
@@ -48,7 +48,7 @@ def random_posterior(kind: str, members: int = 3) -> Posterior:
     """An untrained posterior with lively weights."""
     body = Flat((4,))
     flow = kind != "classifier"
-    net = SplineFlow(BOX, body, kind, hidden=(24, 24)) if flow else Classifier(BOX, body, hidden=(24, 24))
+    net = Flow(BOX, body, kind, hidden=(24, 24)) if flow else Classifier(BOX, body, hidden=(24, 24))
     stack = net.init([(m, 0) for m in range(members)], [torch.zeros(4)] * members, [torch.ones(4)] * members)
     if not flow:
         stack["mlp.2.weight"] = 4 * stack["mlp.2.weight"]

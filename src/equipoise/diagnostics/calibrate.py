@@ -11,15 +11,19 @@ they come from a mixture g of known densities, whose weights serve every t (`tem
 
 g is known exactly whatever q is, so that the weights are right for posteriors that are not Gaussian as well. How good
 they are is seen in their effective number, which enters the certificate.
+
+Temperatures near 1 need none of the Gaussians: from draws of q in D dimensions, the effective share of a Gaussian q_t
+is (√(2t - 1)/t)^D, 0.36 for t = 0.7 and D = 10. `calibrate_out_of_fold` looks there first.
 """
 
 from __future__ import annotations
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "calibrate_out_of_fold"]
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,10 +36,10 @@ from equipoise.posteriors.tempering import Observed, Untempered
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
-from equipoise.support.randomness import generator, sequence
+from equipoise.support.randomness import generator, integer, sequence
 
 from .bands import GRID
-from .calibration import TEMPERATURES, choose_temperature
+from .calibration import TEMPERATURES, Calibration, choose_temperature
 from .certificates import CERTIFICATE_LEVELS, certificate_p_value, check_options
 from .coverage import coverage_curve
 from .input_checks import checked_pairs, warn_if_unlike_training
@@ -45,11 +49,28 @@ from .tempered_posterior import TemperedPosterior, known_of, prior_of, untempere
 from .tempered_ranks import TemperedRanks, tempered_ranks
 from .verdicts import overconfidence_p_value
 
-#: Points of a pair: draws of q, of the prior, and of each Gaussian on the way; where these are.
-OWN, PRIOR, EACH = 384, 128, 96
-LADDER = (0.02, 0.045, 0.1, 0.2, 0.4, 0.7, 1.0)
+
+class Points(NamedTuple):
+    """Points of a pair: draws of q, of the prior, and of each Gaussian on the way; where these are."""
+
+    own: int
+    prior: int
+    each: int = 0
+    ladder: tuple[float, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """Of all points."""
+        return self.own + self.prior + self.each * len(self.ladder)
+
+
+#: For every temperature, and for those from `NEAR_ONE` on.
+EVERYWHERE, NEAR = Points(384, 128, 96, (0.02, 0.045, 0.1, 0.2, 0.4, 0.7, 1.0)), Points(256, 64)
+NEAR_ONE = 0.7
+#: So many out-of-fold pairs choose a temperature at most; more would not move it.
+MOST_PAIRS = 8192
 #: Points of all pairs that go together, on a CPU and on a GPU.
-POINTS = {"cpu": 1 << 16, "cuda": 1 << 20}
+AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 20}
 
 
 def calibrate(
@@ -98,16 +119,7 @@ def calibrate(
     warn_unless_drawn_from(surrogate.prior, theta)
     rank, effective = _ranks(posterior, surrogate, theta, x, seed, progress)
     found = choose_temperature(rank, alpha=alpha, delta=delta, effective=effective)
-    if found.t == 0:  # it looks overconfident at every temperature: the lowest, never the prior in silence
-        found = dataclasses.replace(
-            found,
-            t=float(TEMPERATURES[0]),
-            p_over=float(overconfidence_p_value(coverage_curve(rank[:1], GRID), rank.shape[1])[0]),
-            p_certificate=float(certificate_p_value(rank[:1], delta=delta, effective=effective[:1])[0]),
-            after=tuple(coverage_curve(rank[0], CERTIFICATE_LEVELS).tolist()),
-            message=found.message.replace("replaced by the prior (t = 0)", f"tempered to t = {TEMPERATURES[0]:g}")
-            + ", and it looks overconfident at every temperature",
-        )
+    found = _never_the_prior(found, TEMPERATURES, rank, effective)
     if not found.certified:
         warn(f"the posterior is not certified conservative: {found.message}")
     if ours:
@@ -115,28 +127,94 @@ def calibrate(
     return TemperedPosterior(posterior, found.t, tuple(x.shape[1:]), surrogate.prior, found)
 
 
+def calibrate_out_of_fold(
+    posterior: Posterior,
+    parts: Sequence[tuple[Posterior, Tensor, Tensor]],
+    seed: int = 0,
+    *,
+    progress: bool | None = None,
+) -> Posterior:
+    """Temper a cross-fitted mixture by what pairs say of the members that never trained on them.
+
+    The result is an observation and no guarantee: pairs judge mixtures of some members, and the posterior is that of
+    all (`calibration`).
+
+    Arguments:
+        posterior: the mixture of all members.
+        parts: members that share a fold, as a posterior, with the θ and x of that fold.
+        seed: of everything random here.
+        progress: False for no progress bar.
+
+    Returns:
+        The posterior at the largest temperature that passes certificate and p-value, with its `calibration`.
+    """
+    posterior = posterior._with(1.0, None)
+    near = TEMPERATURES[TEMPERATURES >= NEAR_ONE - 1e-9]
+    stages = [(near, NEAR), (TEMPERATURES, EVERYWHERE)] if posterior.kind == "flow" else [(TEMPERATURES, EVERYWHERE)]
+    for temperatures, points in stages:
+        ranks = []
+        for k, (judged, theta, x) in enumerate(parts):
+            label = f"calibrating, fold {k + 1} of {len(parts)}"
+            stream = integer(seed, "fold", k)
+            s = as_surrogate(judged, None)
+            ranks.append(_ranks(judged, s, theta, x, stream, progress, temperatures, points, label))
+        rank, effective = (np.concatenate(values, 1) for values in zip(*ranks, strict=True))
+        first = float(temperatures[0])
+        found = choose_temperature(rank, temperatures, rule="observed", starts=(first,), effective=effective)
+        if found.t > first:
+            break
+    found = _never_the_prior(found, temperatures, rank, effective)
+    return posterior._with(found.t, found)
+
+
+def _never_the_prior(
+    found: Calibration, temperatures: np.ndarray, rank: np.ndarray, effective: np.ndarray
+) -> Calibration:
+    """A temperature above 0: the lowest, where the posterior looks overconfident at every one of them."""
+    if found.t > 0:
+        return found
+    lowest = float(temperatures[0])
+    return dataclasses.replace(
+        found,
+        t=lowest,
+        p_over=float(overconfidence_p_value(coverage_curve(rank[:1], GRID), rank.shape[1])[0]),
+        p_certificate=float(certificate_p_value(rank[:1], delta=found.delta, effective=effective[:1])[0]),
+        after=tuple(coverage_curve(rank[0], CERTIFICATE_LEVELS).tolist()),
+        message=found.message.replace("replaced by the prior (t = 0)", f"tempered to t = {lowest:g}")
+        + ", and it looks overconfident at every temperature",
+    )
+
+
 @torch.no_grad()
 def _ranks(
-    posterior: Any, s: Surrogate, theta: Tensor, x: Tensor, seed: int, progress: bool | None
+    posterior: Any,
+    s: Surrogate,
+    theta: Tensor,
+    x: Tensor,
+    seed: int,
+    progress: bool | None,
+    temperatures: np.ndarray = TEMPERATURES,
+    numbers: Points = EVERYWHERE,
+    label: str = "calibrating",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks and effective numbers of points at `TEMPERATURES`, each with shape `(T, n)`."""
+    """Ranks and effective numbers of points at some temperatures, each with shape `(T, n)`."""
     dtype = s.dtype or torch.float32
     theta = theta.to(s.device, dtype)
     ours = isinstance(posterior, Posterior)
     first = x[:1].to(s.device)
     s.look(theta[:1], first.to(dtype) if first.is_floating_point() else first)
     q = posterior.untempered() if ours else untempered_of(s)
-    points = OWN + PRIOR + EACH * len(LADDER)
-    size = s.pairs_at_once or max(1, POINTS.get(s.device.type, POINTS["cpu"]) // points)
+    size = s.pairs_at_once or max(1, AT_ONCE.get(s.device.type, AT_ONCE["cpu"]) // numbers.number)
     stream = generator(seed, "calibrate", device=s.device)
     coins = np.random.default_rng(sequence(seed, "calibrate", "ties"))
     parts: list[TemperedRanks] = []
-    with Progress("calibrating", total=len(theta), show=progress) as bar:
+    with Progress(label, total=len(theta), show=progress) as bar:
         for low in range(0, len(theta), size):
             here = x[low : low + size].to(s.device)
             here = here.to(dtype) if here.is_floating_point() else here
             known = posterior.observed(here) if ours else known_of(s, here)
-            parts.append(ranks_of(q, known, theta[low : low + size], stream, coins, None if ours else s))
+            own = None if ours else s
+            parts.append(ranks_of(q, known, theta[low : low + size], stream, coins, own, temperatures, numbers))
             bar.advance(len(here), "pairs")
     return np.concatenate([p.rank for p in parts], 1), np.concatenate([p.effective for p in parts], 1)
 
@@ -148,8 +226,10 @@ def ranks_of(
     stream: torch.Generator,
     coins: np.random.Generator,
     s: Surrogate | None = None,
+    temperatures: np.ndarray = TEMPERATURES,
+    numbers: Points = EVERYWHERE,
 ) -> TemperedRanks:
-    """Ranks of θ*, with shape `(B, D)`, at `TEMPERATURES`.
+    """Ranks of θ*, with shape `(B, D)`, at some temperatures.
 
     Arguments:
         q: the posterior.
@@ -157,17 +237,20 @@ def ranks_of(
         theta: θ*.
         stream, coins: of the random numbers, torch's and NumPy's.
         s: where draws are taken from if q has none that are normalised.
+        temperatures: with shape `(T,)`.
+        numbers: of points.
     """
     prior, (batch, dim) = q.prior, theta.shape
     mapped = prior.has_normal_map
     with seeded(stream):
-        broad = prior.sample((PRIOR, batch)).to(theta)
-    own, log_z, moments = _own(q, x, broad, stream, s)
-    z_broad = prior.to_normal(broad) if mapped else broad
-    gaussians = _ladder(*moments, z_broad, mapped)
+        broad = prior.sample((numbers.prior, batch)).to(theta)
+    own, log_z, moments = _own(q, x, broad, stream, s, numbers)
+    gaussians = []
+    if moments is not None:
+        gaussians = _ladder(*moments, prior.to_normal(broad) if mapped else broad, mapped, numbers.ladder)
     parts = [broad] if own is None else [own, broad]
     for k, gaussian in enumerate(gaussians):
-        number = EACH + (OWN if own is None and k == len(gaussians) - 1 else 0)
+        number = numbers.each + (numbers.own if own is None and k == len(gaussians) - 1 else 0)
         uniforms = torch.rand(number, batch, dim + 1, generator=stream, device=theta.device, dtype=torch.float64)
         z = gaussian.draw(uniforms)[0]
         if not mapped:  # the prior's part, of which the proposal knows the density alone
@@ -175,7 +258,7 @@ def ranks_of(
                 fresh = prior.sample((number, batch)).to(z)
             z = torch.where(uniforms[..., dim:] < 0.9, z, fresh)
         parts.append((prior.from_normal(z.to(theta)) if mapped else z).to(theta))
-    numbers = [len(p) for p in parts]
+    counts = [len(p) for p in parts]
     points = torch.cat([theta.unsqueeze(0), *parts])
     log_prior = prior.log_prob(points).to(theta)
     inside = log_prior.isfinite()
@@ -185,7 +268,7 @@ def ranks_of(
     density = -0.5 * z.double().square().sum(-1) if mapped else prior.log_prob(at).double()
     terms = [g.log_over_prior(z.unsqueeze(0), density.unsqueeze(0), mapped)[0] for g in gaussians]
     terms = [torch.zeros_like(ratio), *terms] if own is None else [ratio, torch.zeros_like(ratio), *terms]
-    log_g = torch.stack([term + math.log(n) for term, n in zip(terms, numbers, strict=True)]).logsumexp(0)
+    log_g = torch.stack([term + math.log(n) for term, n in zip(terms, counts, strict=True)]).logsumexp(0)
     log_p = log_prior.double()
 
     def arrays(values: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -194,26 +277,31 @@ def ranks_of(
         return values[1:].T.numpy(), values[0].numpy()
 
     (q_draws, q_true), (p_draws, p_true), proposal = arrays(ratio + log_p), arrays(log_p), arrays(log_g + log_p)
-    return tempered_ranks(q_draws, p_draws, q_true, p_true, generator=coins, log_proposal=proposal)
+    return tempered_ranks(q_draws, p_draws, q_true, p_true, temperatures, coins, log_proposal=proposal)
 
 
 def _own(
-    q: Untempered, x: Observed, broad: Tensor, stream: torch.Generator, s: Surrogate | None
-) -> tuple[Tensor | None, Tensor, tuple[Tensor, Tensor]]:
-    """Draws of q, or None; what normalises its log-ratio, `(B,)`; its mean `(B, D)` and covariance `(B, D, D)`."""
+    q: Untempered, x: Observed, broad: Tensor, stream: torch.Generator, s: Surrogate | None, numbers: Points
+) -> tuple[Tensor | None, Tensor, tuple[Tensor, Tensor] | None]:
+    """Draws of q, or None; what normalises its log-ratio, `(B,)`; its mean `(B, D)` and covariance `(B, D, D)`, or None
+    where no Gaussians are wanted.
+    """
     prior, log_z = q.prior, broad.new_zeros(broad.shape[1])
     own, rows, weights = None, None, None
     if q.draw is not None:
         # Draws of their own: proposals learnt from the points that they weight would flatten the largest weights.
-        own, rows = q.draw(OWN, x, stream), q.draw(OWN, x, stream)
+        own = q.draw(numbers.own, x, stream)
+        if not numbers.ladder:
+            return own, log_z, None
+        rows = q.draw(numbers.own, x, stream)
     elif s is not None and s.kind != "classifier":  # draws of a density that is not normalised: for its moments alone
-        rows = s.draw(OWN, x.x, stream)[0].flatten(0, 1).to(broad)
+        rows = s.draw(numbers.own, x.x, stream)[0].flatten(0, 1).to(broad)
     else:
         found = weighted_points(q.log_ratio, x, prior, broad, quick=True)
         rows, weights, log_z = found.theta[0], found.log_w[0].double().softmax(0), found.log_z[0]
         if fits_cells(prior):
             seed = int(torch.randint(2**62, (), device=stream.device, generator=stream))
-            own = draw_points(q.log_ratio, x, prior, OWN, stream, seed, broad)[0][0]
+            own = draw_points(q.log_ratio, x, prior, numbers.own, stream, seed, broad)[0][0]
     z = (prior.to_normal(rows) if prior.has_normal_map else rows).double()
     weights = torch.full(z.shape[:2], 1 / len(z), dtype=z.dtype, device=z.device) if weights is None else weights
     mean = torch.einsum("nb,nbi->bi", weights, z)
@@ -221,8 +309,10 @@ def _own(
     return own, log_z, (mean, torch.einsum("nb,nbi,nbj->bij", weights, centred, centred))
 
 
-def _ladder(mean: Tensor, covariance: Tensor, z_prior: Tensor, mapped: bool) -> list[GaussianProposal]:
-    """Gaussians from the prior to N(mean, covariance), in the coordinates z: one for each of `LADDER`."""
+def _ladder(
+    mean: Tensor, covariance: Tensor, z_prior: Tensor, mapped: bool, steps: Sequence[float]
+) -> list[GaussianProposal]:
+    """Gaussians from the prior to N(mean, covariance), in the coordinates z: one for each of `steps`."""
     dim = mean.shape[-1]
     eye = torch.eye(dim, dtype=torch.float64, device=mean.device)
     small = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
@@ -232,7 +322,7 @@ def _ladder(mean: Tensor, covariance: Tensor, z_prior: Tensor, mapped: bool) -> 
         flat = z_prior.double().flatten(0, 1)
         centre, wide = flat.mean(0), torch.linalg.inv(torch.cov(flat.T).reshape(dim, dim) + 1e-18 * eye)
     found = []
-    for s in LADDER:
+    for s in steps:
         inverse = torch.linalg.inv(s * precision + (1 - s) * wide)
         inverse = (inverse + inverse.mT) / 2
         at = (inverse @ (s * precision @ mean.unsqueeze(-1) + (1 - s) * (wide @ centre).unsqueeze(-1))).squeeze(-1)

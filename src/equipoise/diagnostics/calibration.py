@@ -194,7 +194,8 @@ def _message(t: float, rule: str, n: int, p: float | None, needed: int | None) -
     pairs = f"{n:,} {PAIRS[rule]} pairs"
     head = "not tempered (t = 1)" if t == 1 else "replaced by the prior (t = 0)" if t == 0 else f"tempered to t = {t:g}"
     if p is not None:
-        return f"{head}: certified conservative on {pairs} (p {f'= {p:.1g}' if p >= 1e-3 else '< 0.001'})"
+        shown = "certified" if rule == "guaranteed" else "observed to be"
+        return f"{head}: {shown} conservative on {pairs} (p {f'= {p:.1g}' if p >= 1e-3 else '< 0.001'})"
     if needed is None:
         return f"{head}: not certified on {pairs}, and more of them would not change it if the curves stay as they are"
     return f"{head}: not certified, {pairs} are too few ({roughly(needed, None)} would do)"

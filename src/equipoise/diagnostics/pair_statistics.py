@@ -363,7 +363,11 @@ def _from_proposals(
     log_z = sure.log_z.unsqueeze(1)
     zero = torch.zeros_like(log_prior).unsqueeze(0)
     mixed = statistics(
-        _mean(at_pairs - log_z), _mean(at_points - log_z), zero, _mean(at_pairs)[:, 0], slice(members, None)
+        _mean(at_pairs - log_z, s.log_weights),
+        _mean(at_points - log_z, s.log_weights),
+        zero,
+        _mean(at_pairs, s.log_weights)[:, 0],
+        slice(members, None),
     )
     return [found, mixed]
 

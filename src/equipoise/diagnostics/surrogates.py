@@ -111,9 +111,10 @@ class EquipoiseSurrogate(Surrogate):
         self.dtype = getattr(posterior, "dtype", torch.float32)
         self.can_leak = bool(posterior.can_leak)
         self.own_points = hasattr(posterior, "features")
-        stack = getattr(posterior, "stack", {})
-        if "x_loc" in stack and "x_scale" in stack:
-            loc, scale = stack["x_loc"][0].cpu(), stack["x_scale"][0].cpu()
+        self.log_weights = getattr(posterior, "log_weights", None)
+        known = posterior.network.x_constants(posterior.stack) if hasattr(posterior, "network") else {}
+        if len(known) == 2:
+            loc, scale = (known[name][0].cpu() for name in ("x_loc", "x_scale"))
             # Without standardisation the constants are 0 and one number, and say nothing about the observations.
             if bool((loc != 0).any()):
                 self.x_reference = loc, scale

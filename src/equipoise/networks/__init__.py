@@ -11,23 +11,28 @@ from equipoise.priors import Prior
 
 from .classifier import Classifier
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
-from .flow import INITS, STARTS, SplineFlow
-from .network import Network
+from .flow import INITS, STARTS, Flow
+from .mixture import Mixture
+from .network import LOG_WEIGHTS, Network
 from .stacked_weights import Layout, StackedWeights, dense, matmul_precision, stack_members
+from .univariate import UNIVARIATE
 from .user_modules import required, warn_of_differences
 from .user_network import UserNetwork
 
 __all__ = [
     "INITS",
+    "LOG_WEIGHTS",
     "STARTS",
+    "UNIVARIATE",
     "Classifier",
     "Convolutional",
     "Embedding",
     "Flat",
+    "Flow",
     "Layout",
+    "Mixture",
     "Module",
     "Network",
-    "SplineFlow",
     "StackedWeights",
     "UserNetwork",
     "choose_embedding",
@@ -43,6 +48,8 @@ def network_from_spec(
     spec: dict[str, Any], prior: Prior, embedding: nn.Module | None = None, network: nn.Module | None = None
 ) -> Network:
     """Rebuild an architecture from its `spec()`; a user's modules have to be given again."""
+    if spec["kind"] == "mixture":
+        return Mixture([network_from_spec(one, prior, embedding, network) for one in spec["networks"]], spec["sizes"])
     if spec["kind"] == "user":
         own = required(network, spec, "network")
         given = UserNetwork(own, prior, tuple(spec["embedding"]["x_shape"]), stored=True)
@@ -54,5 +61,6 @@ def network_from_spec(
         return Classifier(prior, body, tuple(spec["hidden"]), **scaling)
     if spec["kind"] == "flow":
         shape = {"transforms": spec["transforms"], "hidden": tuple(spec["hidden"]), "bins": spec["bins"]}
-        return SplineFlow(prior, body, spec["start"], spec["init"], **shape, **scaling)
+        of = spec.get("univariate", "spline")
+        return Flow(prior, body, spec["start"], spec["init"], **shape, univariate=of, **scaling)
     raise ValueError(f"unknown kind of network {spec['kind']!r}; was the file written by a newer Equipoise?")

@@ -1,10 +1,10 @@
-r"""The neural spline flow, and its three starts.
+r"""Autoregressive flows, spline or affine, and their three starts.
 
-An autoregressive flow maps coordinates u of θ to base coordinates through T transforms, each a rational-quadratic
-spline per coordinate whose knots come from a masked network of the earlier coordinates and of the features of x; the
-order of the coordinates alternates. Hypernetworks, masks and initialisation are zuko's (`zuko.flows.NSF`); they are
-walked here by hand, for a stack of members, without lazy distributions, so that `torch.compile` sees one graph. A
-masked weight is set to zero once and never trained, instead of being multiplied by its mask in every step.
+An autoregressive flow maps coordinates u of θ to base coordinates through T transforms, each a monotonic map per
+coordinate (`univariate`) whose numbers come from a masked network of the earlier coordinates and of the features of x;
+the order of the coordinates alternates. Hypernetworks, masks and initialisation are zuko's (`zuko.flows.NSF`, `MAF`);
+they are walked here by hand, for a stack of members, without lazy distributions, so that `torch.compile` sees one
+graph. A masked weight is set to zero once and never trained, instead of being multiplied by its mask in every step.
 
 What the coordinates and the base are is the *start*:
 
@@ -16,7 +16,8 @@ What the coordinates and the base are is the *start*:
 
 The last two are the two schemes of the paper's appendix: with T the identity, q is the prior, and no T can carry
 mass out of the prior's support, because u covers exactly the support. (For a box prior, 10 F(θ) - 5 is the affine
-map to [-5, 5], the domain of the splines.) In the first, everything outside the support is leakage.
+map to [-5, 5], the domain of the splines; an affine map would leave it.) In the first, everything outside the support
+is leakage.
 
 Near the identity means that the hypernetworks give zeros. The paper's recipe (`init="scaled"`) sets biases to 0 and
 divides weights by 5; `init="identity"` sets the last layer to zero, which is the identity exactly: log-ratio 0
@@ -25,16 +26,14 @@ everywhere, balance 0.
 
 from __future__ import annotations
 
-__all__ = ["INITS", "STARTS", "SplineFlow"]
+__all__ = ["INITS", "STARTS", "Flow"]
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
-import zuko
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -44,8 +43,9 @@ from equipoise.support.randomness import isolated, undisturbed
 
 from .embeddings import Embedding
 from .network import Network
-from .spline import BOUND, spline_forward, spline_inverse
+from .spline import BOUND
 from .stacked_weights import StackedWeights, dense, selu
+from .univariate import UNIVARIATE
 
 STARTS = ("random", "prior", "prior_base")
 INITS = ("standard", "scaled", "identity")
@@ -54,8 +54,8 @@ FEW = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SplineFlow(Network):
-    """A neural spline flow q(θ|x).
+class Flow(Network):
+    """An autoregressive flow q(θ|x).
 
     Arguments:
         prior: the prior p(θ).
@@ -65,6 +65,7 @@ class SplineFlow(Network):
         transforms: T, the number of autoregressive transforms.
         hidden: the widths of each hypernetwork's hidden layers.
         bins: K, the number of bins of a spline.
+        univariate: the map of each coordinate: "spline" or "affine".
         theta_loc: for the random start, what is subtracted from θ, with shape `(D,)`.
         theta_scale: for the random start, what θ is then divided by, with shape `(D,)`.
     """
@@ -76,6 +77,7 @@ class SplineFlow(Network):
     transforms: int = 3
     hidden: tuple[int, ...] = (256,) * 3
     bins: int = 8
+    univariate: str = "spline"
     theta_loc: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(1))
     theta_scale: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1))
 
@@ -86,6 +88,10 @@ class SplineFlow(Network):
             raise ValueError(f"start is one of {', '.join(STARTS)}, got {self.start!r}")
         if self.init_scheme not in INITS:
             raise ValueError(f"init is one of {', '.join(INITS)}, got {self.init_scheme!r}")
+        if self.univariate not in UNIVARIATE:
+            raise ValueError(f"univariate is one of {', '.join(UNIVARIATE)}, got {self.univariate!r}")
+        if self.start == "prior_base" and self.univariate != "spline":
+            raise ValueError("start='prior_base' needs splines, which stay inside [-5, 5]; take start='prior'")
         if self.start != "random" and not self.prior.has_normal_map:
             raise NoPriorMap(
                 f"start={self.start!r} needs a prior with cumulative distribution functions, and {self.prior!r} has "
@@ -102,7 +108,8 @@ class SplineFlow(Network):
         """The linear layers of zuko's hypernetworks, by transform; for their masks and their initialisation."""
         shape = {"bins": self.bins, "transforms": self.transforms, "hidden_features": self.hidden}
         with undisturbed():
-            flow = zuko.flows.NSF(self.dim, self.embedding.features, **shape, activation=nn.SELU)
+            make = UNIVARIATE[self.univariate].hypernetworks
+            flow: Any = make(self.dim, self.embedding.features, **shape, activation=nn.SELU)
         return [[m for m in t.hyper if hasattr(m, "weight")] for t in flow.transform.transforms]
 
     def init_head(self, seed: int) -> dict[str, Tensor]:
@@ -165,15 +172,20 @@ class SplineFlow(Network):
                 parts.append((w_u, dense(features, w_x, bias)))
         return parts
 
-    def _knots(self, p: StackedWeights, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
-        """The unconstrained knots of transform t, `(M, *S, N, D, 3K - 1)`, at u with shape `(M, *S, N, D)`."""
+    @property
+    def _size(self) -> int:
+        """How many numbers describe the map of one coordinate."""
+        return UNIVARIATE[self.univariate].size(self.bins)
+
+    def _numbers(self, p: StackedWeights, t: int, u: Tensor, shared: tuple[Tensor | None, Tensor]) -> Tensor:
+        """What describes the maps of transform t, `(M, *S, N, D, size)`, at u with shape `(M, *S, N, D)`."""
         w_u, from_x = shared
         h = from_x.view(from_x.shape[0], *[1] * (u.ndim - 3), *from_x.shape[1:])
         if w_u is not None:
             h = h + dense(u, w_u)
         for i in range(1, len(self.hidden) + 1):
             h = dense(F.selu(h), p[f"flow.{t}.{i}.weight"], p[f"flow.{t}.{i}.bias"])
-        return h.unflatten(-1, (self.dim, 3 * self.bins - 1))
+        return h.unflatten(-1, (self.dim, self._size))
 
     def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         u, offset = code[..., : self.dim], code[..., self.dim]
@@ -181,10 +193,11 @@ class SplineFlow(Network):
         many = u[0, ..., 0].numel() >= FEW * features.shape[1] and not torch.is_grad_enabled()
         for t, shared in enumerate(self._shared(p, features)):
             if many:
-                u, log_slope = self._walked(p, t, u, shared, spline_forward)
+                u, log_slope = self._walked(p, t, u, shared)
                 offset = offset + log_slope
             else:
-                u, log_slopes = spline_forward(u, self._knots(p, t, u, shared), self.bins)
+                forward = UNIVARIATE[self.univariate].forward
+                u, log_slopes = forward(u, self._numbers(p, t, u, shared), self.bins)
                 offset = offset + log_slopes.sum(-1)
         return offset + self._log_base(u)
 
@@ -202,7 +215,7 @@ class SplineFlow(Network):
         """
         v, log_slopes = noise, noise.new_zeros(noise.shape[:-1])
         for t, shared in reversed(list(enumerate(self._shared(p, features)))):
-            v, log_slope = self._walked(p, t, v, shared, spline_inverse)
+            v, log_slope = self._walked(p, t, v, shared, inverse=True)
             log_slopes = log_slopes + log_slope
         theta = self.decode(v)
         return theta, self._log_base(noise) + log_slopes + self.encode(theta)[..., self.dim]
@@ -215,7 +228,7 @@ class SplineFlow(Network):
         """For each transform, the order of its coordinates, and the units of each hidden layer by what they see.
 
         The masks are nested: a unit sees the first k coordinates of the order for some k < D, and x. The k-th
-        coordinate's knots are read from the units that see at most k. So the coordinates can be solved one after the
+        coordinate's numbers are read from the units that see at most k. So the coordinates can be solved one after the
         other while every unit is computed once, and those with k = 0 once for all draws of an x.
         """
         if device in self._stages_by_device:
@@ -232,22 +245,24 @@ class SplineFlow(Network):
                     mask = mask if counts else mask[:, : self.dim]
                     sees = (mask.float() @ sees > 0).float()
                 counts.append(sees.sum(1))
-            order = counts.pop()[:: 3 * self.bins - 1] if self.dim > 1 else torch.zeros(1)
+            order = counts.pop()[:: self._size] if self.dim > 1 else torch.zeros(1)
             groups = [[(count == k).nonzero().squeeze(1).to(device) for k in range(self.dim)] for count in counts]
             stages.append((order.argsort().tolist(), groups))
         self._stages_by_device[device] = stages
         return stages
 
     def _walked(
-        self, p: StackedWeights, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], spline: Callable[..., Any]
+        self, p: StackedWeights, t: int, v: Tensor, shared: tuple[Tensor | None, Tensor], inverse: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Transform t or its inverse, as `spline` says, at v with shape `(M, *S, N, D)`; and log|T'|, `(M, *S, N)`.
+        """Transform t or its inverse at v with shape `(M, *S, N, D)`; and log|T'|, `(M, *S, N)`.
 
         Coordinate by coordinate, as `_stages` says. `fixed` are the activations of the units that see x alone, with
         shape `(M, N, ·)`; `moving` of those that see coordinates as well, with shape `(M, *S, N, ·)`. With D = 2 and
         many draws per x this is a quarter of the arithmetic of a masked network, and an eighth of two passes of one.
         """
-        (order, groups), (w_u, from_x), size = self._stages(v.device)[t], shared, 3 * self.bins - 1
+        (order, groups), (w_u, from_x), size = self._stages(v.device)[t], shared, self._size
+        row = UNIVARIATE[self.univariate]
+        apply = row.inverse if inverse else row.forward
         depth = len(self.hidden)
         fixed: list[Tensor] = []
         moving = [v.new_zeros(*v.shape[:-1], 0)] * depth
@@ -280,8 +295,8 @@ class SplineFlow(Network):
                 h = dense(fixed[i - 1], weight[..., groups[i - 1][0]], bias)
                 if k > 0:
                     h = added(dense(moving[i - 1], weight[..., units]), spread(h))
-            found, log_slope = spline(v[..., coordinate], spread(h) if k == 0 else h, self.bins)
-            seen.append(found if spline is spline_inverse else v[..., coordinate])
+            found, log_slope = apply(v[..., coordinate], spread(h) if k == 0 else h, self.bins)
+            seen.append(found if inverse else v[..., coordinate])
             solved.append(found)
             log_slopes = log_slopes + log_slope
         return torch.stack([solved[order.index(j)] for j in range(self.dim)], -1), log_slopes
@@ -294,7 +309,9 @@ class SplineFlow(Network):
         return torch.special.ndtri(uniform.clamp(tiny, 1 - tiny))
 
     def spec(self) -> dict[str, Any]:
-        shape = {"transforms": self.transforms, "hidden": list(self.hidden), "bins": self.bins}
+        shape: dict[str, Any] = {"transforms": self.transforms, "hidden": list(self.hidden), "bins": self.bins}
+        if self.univariate != "spline":  # which is what files without this entry mean
+            shape["univariate"] = self.univariate
         return self._spec(start=self.start, init=self.init_scheme, **shape)
 
 

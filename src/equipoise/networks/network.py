@@ -13,10 +13,12 @@ log-ratio is evaluated in three parts, so that each is computed as seldom as pos
 
 from __future__ import annotations
 
-__all__ = ["Network"]
+__all__ = ["LOG_WEIGHTS", "Network"]
 
 import copy
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -27,6 +29,9 @@ from equipoise.priors import Prior
 
 from .embeddings import Embedding
 from .stacked_weights import Layout, StackedWeights, stack_members
+
+#: The name of the members' log weights in their mixture, `(M,)`, among the weights; absent where all are equal.
+LOG_WEIGHTS = "log_weights"
 
 
 class Network(ABC):
@@ -98,6 +103,24 @@ class Network(ABC):
             constants = {"x_loc": mean, "x_scale": std}
             members.append({**constants, **self.embedding.init(body), **self.init_head(head)})
         return stack_members(members)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of everything of one member."""
+        return self.layout.shapes
+
+    @property
+    def encoding(self) -> str:
+        """Networks for which this is equal encode θ alike."""
+        return json.dumps({k: v for k, v in self.spec().items() if k in ("kind", "start", "theta_loc", "theta_scale")})
+
+    def select(self, p: StackedWeights, rows: Sequence[int]) -> tuple[Network, StackedWeights]:
+        """The network and the weights of some of the members."""
+        return self, {name: w[list(rows)] for name, w in p.items()}
+
+    def x_constants(self, p: StackedWeights) -> StackedWeights:
+        """What standardises x: `x_loc` and `x_scale`, with a leading member axis."""
+        return {name: p[name] for name in ("x_loc", "x_scale") if name in p}
 
     def embed(self, p: StackedWeights, x: Tensor) -> Tensor:
         """Features with shape `(M, N, C)` from observations with shape `(M or 1, N, *x_shape)`."""

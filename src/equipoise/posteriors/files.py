@@ -34,7 +34,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from equipoise.networks import network_from_spec
+from equipoise.networks import LOG_WEIGHTS, network_from_spec
 from equipoise.priors import Prior, as_prior, prior_from_spec
 from equipoise.priors.prior import dtype_name
 from equipoise.support.devices import as_device
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 #: The version of what is written here. A reader refuses newer ones: one that does not know of temperatures would take
 #: a tempered posterior for the networks alone, so that only the others are written as format 2.
-FORMAT, UNTEMPERED = 3, 2
+FORMAT, TEMPERED, UNTEMPERED = 4, 3, 2
 #: Names of the two files; the second as it is now, and as it was in format 1.
 MODEL, WEIGHTS = "model.json", re.compile(r"weights-[0-9a-f]{32}\.safetensors|model\.safetensors")
 #: Seconds to wait for another process that saves to the same directory.
@@ -79,7 +79,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
     weights = folder / f"weights-{name}.safetensors"
     tempered = posterior.temperature != 1 or posterior.calibration is not None
     description = {
-        "format": FORMAT if tempered else UNTEMPERED,
+        "format": FORMAT if _is_new(posterior) else TEMPERED if tempered else UNTEMPERED,
         "equipoise": __version__,
         "weights": weights.name,
         "weights_bytes": len(content),
@@ -150,14 +150,16 @@ def load(
     try:
         with safe_open(weights, framework="pt") as header:
             shapes = {n: tuple(header.get_slice(n).get_shape()) for n in header.keys()}  # noqa: SIM118 (no mapping)
-        _check_sizes(description, {n: s for n, s in shapes.items() if n.startswith("weights.")})
+        named = {n.removeprefix("weights."): s for n, s in shapes.items() if n.startswith("weights.")}
+        _check_sizes(description["network"], description["members"], named)
         the_prior = _prior(prior, description)
         spec = description["network"]
-        missing = "network" if spec["kind"] == "user" and network is None else None
-        if spec["embedding"]["kind"] == "module" and embedding is None:
+        parts = spec.get("networks", [spec])
+        missing = "network" if network is None and any(s["kind"] == "user" for s in parts) else None
+        if embedding is None and any(s["embedding"]["kind"] == "module" for s in parts):
             missing = "embedding"
         architecture = _part(missing, lambda: network_from_spec(spec, the_prior, embedding, network))
-        wanted = architecture.layout.shapes
+        wanted = ({LOG_WEIGHTS: ()} if f"weights.{LOG_WEIGHTS}" in shapes else {}) | architecture.shapes
         _compare(wanted, shapes, weights)
         arrays = load_file(weights)
         history = _history(description, arrays)
@@ -185,6 +187,12 @@ def load(
             "altered, or is of a newer Equipoise"
         ) from error
     return found.to(place)
+
+
+def _is_new(posterior: Posterior) -> bool:
+    """Whether there is something in it that versions before format 4 do not know: other networks, or weights."""
+    spec = json.dumps(posterior.network.spec())
+    return LOG_WEIGHTS in posterior.stack or any(f'"{word}"' in spec for word in ("univariate", "ranked"))
 
 
 def holds_model(path: str | os.PathLike[str]) -> bool:
@@ -233,16 +241,28 @@ def _digest(description: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _check_sizes(description: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_sizes(spec: dict[str, Any], members: int, shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise unless the network that is described can have the weights that are there, by number and size.
 
     A network costs at least: a weight for each pair of neighbouring hidden units, in each transform; and some arrays
     for each layer and transform.
     """
+    if spec["kind"] == "mixture":
+        networks, sizes = spec["networks"], spec["sizes"]
+        if not networks or len(networks) != len(sizes) or sum(sizes) != members or len(networks) > len(shapes):
+            raise ValueError(f"the members of {len(networks)} architectures, {sizes}, are not {members} in all")
+        for g, (one, size) in enumerate(zip(networks, sizes, strict=True)):
+            start = f"{g}."
+            own = {name.removeprefix(start): shape for name, shape in shapes.items() if name.startswith(start)}
+            if one["kind"] == "mixture":
+                raise ValueError("a mixture of mixtures")
+            _check_sizes(one, size, own)
+        shapes = {LOG_WEIGHTS: shapes.get(LOG_WEIGHTS, ())}
+    if not shapes or any(shape[:1] != (members,) for shape in shapes.values()):
+        raise ValueError(f"the weights are not those of {members} members")
+    if spec["kind"] == "mixture":
+        return
     arrays, numbers = len(shapes), sum(math.prod(shape[1:]) for shape in shapes.values())
-    if not shapes or any(shape[:1] != (description["members"],) for shape in shapes.values()):
-        raise ValueError(f"the weights are not those of {description['members']} members")
-    spec = description["network"]
     body = spec["embedding"]
     hidden = [_whole(width, "a hidden layer", numbers) for width in spec.get("hidden", [])]
     transforms = _whole(spec.get("transforms", 1), "transforms", arrays)

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from equipoise.networks import SplineFlow, StackedWeights
+from equipoise.networks import Flow, Mixture, StackedWeights
 
 from .evaluation import by_observation, chunk, some_weights
 
@@ -25,7 +25,7 @@ INSIDE_POINTS = 1 << 10
 ENOUGH_TRIES, LEAST_ACCEPTANCE = 10_000, 1e-3
 
 
-def log_inside(flow: SplineFlow, stack: StackedWeights, x: Tensor) -> Tensor:
+def log_inside(flow: Flow | Mixture, stack: StackedWeights, x: Tensor) -> Tensor:
     """The logarithm of each member's mass inside the prior's support: `(M, B)` for x with shape `(B, *x_shape)`."""
     weights = some_weights(stack)
     sobol = torch.quasirandom.SobolEngine(flow.dim, scramble=True, seed=20230421).draw(INSIDE_POINTS)
@@ -41,7 +41,7 @@ def log_inside(flow: SplineFlow, stack: StackedWeights, x: Tensor) -> Tensor:
 
 
 def raw_draws(
-    flow: SplineFlow, stack: StackedWeights, features: Tensor, n: int, generator: torch.Generator
+    flow: Flow | Mixture, stack: StackedWeights, features: Tensor, n: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """n draws of every member for each x, leaked ones included.
 
@@ -53,7 +53,7 @@ def raw_draws(
         generator: of the random numbers.
 
     Returns:
-        θ with shape `(M, n, B, D)` and its log-ratio with shape `(M, n, B)`, as `SplineFlow.sample` gives it.
+        θ with shape `(M, n, B, D)` and its log-ratio with shape `(M, n, B)`, as `Flow.sample` gives it.
     """
     members, batch = features.shape[:2]
     weights = some_weights(stack)
@@ -62,12 +62,14 @@ def raw_draws(
     return flow.sample(stack, features, flow.base_noise(uniform))
 
 
-def draw(flow: SplineFlow, stack: StackedWeights, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
+def draw(flow: Flow | Mixture, stack: StackedWeights, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
     """n draws of a single member for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
     return draw_from(flow, stack, n, flow.embed(stack, x.unsqueeze(0)), generator)
 
 
-def draw_from(flow: SplineFlow, stack: StackedWeights, n: int, features: Tensor, generator: torch.Generator) -> Tensor:
+def draw_from(
+    flow: Flow | Mixture, stack: StackedWeights, n: int, features: Tensor, generator: torch.Generator
+) -> Tensor:
     """As `draw`, from the features of x, with shape `(1, B, C)`."""
     device, prior = some_weights(stack).device, flow.prior
     batch, limit = features.shape[1], chunk(device)
@@ -100,7 +102,9 @@ def draw_from(flow: SplineFlow, stack: StackedWeights, n: int, features: Tensor,
     return theta
 
 
-def fixed_points(flow: SplineFlow, stack: StackedWeights, n: int, features: Tensor) -> tuple[Tensor, Tensor]:
+def fixed_points(
+    flow: Flow | Mixture, stack: StackedWeights, n: int, features: Tensor, log_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Quasi-random points of the mixture of M members that are cut to the prior's support.
 
     Arguments:
@@ -108,6 +112,7 @@ def fixed_points(flow: SplineFlow, stack: StackedWeights, n: int, features: Tens
         stack: the weights.
         n: at least so many points, equally many of each member.
         features: of x, with shape `(M, B, C)`.
+        log_weights: of the members, with shape `(M,)`; None where all are equal.
 
     Returns:
         θ with shape `(n, B, D)`, and the logarithm of their shares up to a constant, `(n, B)`: -inf outside the
@@ -121,4 +126,6 @@ def fixed_points(flow: SplineFlow, stack: StackedWeights, n: int, features: Tens
     theta = torch.cat([flow.sample(stack, features, p.expand(-1, -1, batch, -1))[0] for p in pieces], 1)
     inside = flow.prior.contains(theta)
     log_share = -inside.sum(1, keepdim=True).to(weights.dtype).clamp(min=1).log()
+    if log_weights is not None:
+        log_share = log_share + log_weights.view(-1, 1, 1)
     return theta.flatten(0, 1), torch.where(inside, log_share, -math.inf).flatten(0, 1)

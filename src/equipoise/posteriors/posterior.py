@@ -1,12 +1,13 @@
 """The posterior that training returns: densities and draws of a stack of members, and of their mixture.
 
 A `Posterior` holds a network, the weights of M members, and the prior. With one member it is that member's density;
-with several it is their equal-weight mixture, log q = logmeanexp over members of their *normalised* log densities.
-Members trained together are nearly free, and their mixture is wider than each of them where they disagree, which is
-where a single one is overconfident.
+with several it is their mixture, q = Σ w_m q_m of their *normalised* densities, with equal weights or with those stored
+beside the networks' (`log_weights`). Members may be of several architectures (`networks.Mixture`). Their mixture is
+wider than each of them where they disagree, which is where a single one is overconfident.
 
 Each member is normalised over the prior's support first: a flow that may leak is cut to it (`flows`), and a
-classifier's ratio is divided by Z(x) (`classifiers`). A draw of the mixture is a draw of a member chosen at random.
+classifier's ratio is divided by Z(x) (`classifiers`). A draw of the mixture is a draw of a member chosen at random, by
+its weight.
 
 A *tempered* posterior has a temperature t < 1: its density is p (q/p)^t / Z_t(x), q being the mixture (`tempering`).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 __all__ = ["Posterior"]
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equipoise.networks import Network, SplineFlow, StackedWeights
+from equipoise.networks import LOG_WEIGHTS, Mixture, Network, StackedWeights
 from equipoise.priors import Prior
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 #: Entries of a record that are lists with one value per member.
-PER_MEMBER = ("seeds", "fold")
+PER_MEMBER = ("seeds", "fold", "group")
 
 
 class Posterior:
@@ -107,9 +109,14 @@ class Posterior:
         return some_weights(self.stack).dtype
 
     @property
+    def log_weights(self) -> Tensor | None:
+        """Log weights of the members in their mixture, with shape `(M,)`; None where all are equal."""
+        return self.stack.get(LOG_WEIGHTS)
+
+    @property
     def can_leak(self) -> bool:
         """Whether a member may have mass outside the prior's support: a flow not started at a bounded prior."""
-        if not (isinstance(self.network, SplineFlow) and self.network.can_leak):
+        if not getattr(self.network, "can_leak", False):
             return False
         far = torch.full((2, self.prior.dim), 1e30, device=self.device)
         far[1] *= -1
@@ -122,16 +129,27 @@ class Posterior:
 
     @classmethod
     def joined(cls, posteriors: Sequence[Posterior]) -> Posterior:
-        """All members of posteriors with the same network as one: weights stacked, histories side by side."""
+        """All members of posteriors as one: weights stacked, histories side by side.
+
+        Those of one architecture come together, in the order in which the architectures first appear; the rows of
+        history and record follow.
+        """
         import xarray as xr
 
         first = posteriors[0]
-        same = [(p.network.spec(), repr(p.prior), p.temperature) for p in posteriors]
-        if any(other != same[0] for other in same[1:]):
-            raise ValueError("only posteriors with the same network, prior and temperature can be joined")
         if len(posteriors) == 1:
             return first
-        stack = {name: torch.cat([p.stack[name] for p in posteriors]) for name in first.stack}
+        if any((repr(p.prior), p.temperature) != (repr(first.prior), first.temperature) for p in posteriors):
+            raise ValueError("only posteriors with the same prior and temperature can be joined")
+        kinds: dict[str, list[Posterior]] = {}
+        for one in posteriors:
+            kinds.setdefault(json.dumps(one.network.spec(), sort_keys=True), []).append(one)
+        posteriors = [one for alike in kinds.values() for one in alike]
+        parts = [
+            (alike[0].network, {name: torch.cat([p.stack[name] for p in alike]) for name in alike[0].stack})
+            for alike in kinds.values()
+        ]
+        network, stack = parts[0] if len(parts) == 1 else Mixture.joined(parts)
         histories = [p.history for p in posteriors if p.history is not None]
         history = None
         if len(histories) == len(posteriors):
@@ -140,16 +158,34 @@ class Posterior:
             history = history.assign_coords(member=names).transpose("epoch", "member", ...)
         lists = [name for name in PER_MEMBER if name in first.record]
         record = first.record | {name: [v for p in posteriors for v in p.record.get(name, [])] for name in lists}
-        return cls(first.network, stack, history, record, temperature=first.temperature)
+        return cls(network, stack, history, record, temperature=first.temperature)
 
     def select(self, members: list[int]) -> Posterior:
         """The posterior of some of the members, with the same temperature; nothing is known of its calibration."""
-        rows = torch.tensor(members, device=self.device)
-        stack = {name: w[rows] for name, w in self.stack.items()}
+        network, stack = self.network.select(self.stack, members)
+        if LOG_WEIGHTS in stack:
+            share = stack.pop(LOG_WEIGHTS)
+            stack = {LOG_WEIGHTS: share.log_softmax(0), **stack} if len(share) > 1 else stack
         history = None if self.history is None else self.history.isel(member=members)
         lists = {n: v for n, v in self.record.items() if n in PER_MEMBER and len(v) == self.n_members}
         record = self.record | {name: [values[m] for m in members] for name, values in lists.items()}
-        return Posterior(self.network, stack, history, record, temperature=self.temperature)
+        return Posterior(network, stack, history, record, temperature=self.temperature)
+
+    def weighted(self, weights: Sequence[float]) -> Posterior:
+        """The mixture of the same members with other weights; those of weight 0 are left out.
+
+        Arguments:
+            weights: not negative, one per member; their sum does not matter.
+        """
+        share = torch.as_tensor(weights, dtype=torch.float64)
+        if share.shape != (self.n_members,) or not bool((share >= 0).all() and share.sum() > 0):
+            raise ValueError(f"weights are {self.n_members} numbers that are not negative and not all 0, got {weights}")
+        kept = share.nonzero().squeeze(1).tolist()
+        some = self.select(kept) if len(kept) < self.n_members else self
+        plain = {name: w for name, w in some.stack.items() if name != LOG_WEIGHTS}
+        log_weights = (share[kept] / share.sum()).log().to(self.device, self.dtype)
+        known = {LOG_WEIGHTS: log_weights} if len(kept) > 1 else {}
+        return Posterior(some.network, known | plain, some.history, some.record, temperature=self.temperature)
 
     def tempered(self, t: float) -> Posterior:
         """The posterior moved towards the prior: q_t(θ|x) = p(θ) [q(θ|x)/p(θ)]^t / Z_t(x).
@@ -335,7 +371,7 @@ class Posterior:
         """Whether θ is inside the support, and the normalised log-ratio of the mixture, each with shape `(S, B)`."""
         inside = self.prior.contains(theta)
         log_normalizer = self._member_normalizers(x)
-        ratio = _mean(member_ratios(self.network, self.stack, theta, inside, x) - log_normalizer.unsqueeze(1))
+        ratio = self._mean(member_ratios(self.network, self.stack, theta, inside, x) - log_normalizer.unsqueeze(1))
         if self.temperature < 1:
             ratio = self.temperature * ratio - self._log_z(x, log_normalizer)
         return inside, ratio
@@ -344,7 +380,7 @@ class Posterior:
         """n draws of the mixture for each x, with shape `(n, B, D)`: each draw from a member chosen at random."""
         if self.temperature < 1 and n > 0:
             return self._draw_tempered(n, x, generator, seed)
-        member = torch.randint(self.n_members, (n,), generator=generator, device=self.device)
+        member = self._chosen(n, generator)
         draws = torch.empty(n, len(x), self.prior.dim, dtype=self.dtype, device=self.device)
         reports = []
         for m in range(self.n_members):
@@ -356,9 +392,9 @@ class Posterior:
             for lo in range(0, len(x), size):
                 piece = x[lo : lo + size]
                 if self.kind == "flow":
-                    part = flows.draw(self._flow(), one.stack, len(mine), piece, generator)
+                    part = flows.draw(one._flow(), one.stack, len(mine), piece, generator)
                 else:
-                    part, report = classifiers.draw(self.network, one.stack, len(mine), piece, generator, seed + m)
+                    part, report = classifiers.draw(one.network, one.stack, len(mine), piece, generator, seed + m)
                     reports.append((m, report))
                 draws[mine.unsqueeze(1), torch.arange(lo, lo + len(piece), device=self.device)] = part
         if reports:
@@ -386,27 +422,27 @@ class Posterior:
 
     def untempered(self) -> Untempered:
         """The mixture as the networks give it, a function of what `observed` makes of x: for `tempering`."""
-        network, stack, members = self.network, self.stack, self.n_members
-        each = log_ratio_of(network, stack)
+        stack, each = self.stack, log_ratio_of(self.network, self.stack)
 
         def log_ratio(theta: Tensor, known: Observed) -> Tensor:
-            return _mean(each(theta, known.x) - known.log_normalizer.T.unsqueeze(1)).unsqueeze(0)
+            return self._mean(each(theta, known.x) - known.log_normalizer.T.unsqueeze(1)).unsqueeze(0)
 
         if self.kind == "classifier":
             return Untempered(self.prior, some_weights(stack), log_ratio)
-        flow, alone = self._flow(), [self._alone(m).stack for m in range(members)]
+        flow, alone = self._flow(), self.members
 
         def draw(n: int, known: Observed, generator: torch.Generator) -> Tensor:
-            member = torch.randint(members, (n,), generator=generator, device=self.device)
+            member = self._chosen(n, generator)
             theta = torch.empty(n, len(known), self.prior.dim, dtype=self.dtype, device=self.device)
             for m, one in enumerate(alone):
                 mine = (member == m).nonzero().squeeze(1)
                 if len(mine):
-                    theta[mine] = flows.draw_from(flow, one, len(mine), known.x[:, m].unsqueeze(0), generator)
+                    features = known.x[:, m, : one.network.embedding.features].unsqueeze(0)
+                    theta[mine] = flows.draw_from(one._flow(), one.stack, len(mine), features, generator)
             return theta
 
         def points(n: int, known: Observed) -> tuple[Tensor, Tensor]:
-            return flows.fixed_points(flow, stack, n, known.x.movedim(1, 0))
+            return flows.fixed_points(flow, stack, n, known.x.movedim(1, 0), self.log_weights)
 
         return Untempered(self.prior, some_weights(stack), log_ratio, draw, points)
 
@@ -448,12 +484,20 @@ class Posterior:
             self.sampler = {k: min(r[k] for r in alike) for k in alike[0]}
         return torch.cat(parts, 1)
 
-    def _flow(self) -> SplineFlow:
-        if not isinstance(self.network, SplineFlow):
+    def _flow(self) -> Any:
+        """The network, which can be sampled: a `Flow`, or a mixture of some."""
+        if self.kind != "flow":
             raise TypeError("only a flow can be sampled directly; this posterior is a classifier's")
         return self.network
 
+    def _mean(self, log_ratios: Tensor) -> Tensor:
+        """The log-ratio of the mixture from those of its members, the first axis."""
+        if self.log_weights is None:
+            return torch.logsumexp(log_ratios, 0) - math.log(len(log_ratios))
+        return torch.logsumexp(log_ratios + self.log_weights.view(-1, *[1] * (log_ratios.ndim - 1)), 0)
 
-def _mean(log_ratios: Tensor) -> Tensor:
-    """The log-ratio of the mixture from those of its members, the first axis."""
-    return torch.logsumexp(log_ratios, 0) - math.log(len(log_ratios))
+    def _chosen(self, n: int, generator: torch.Generator) -> Tensor:
+        """Which member each of n draws is from, as their weights say."""
+        if self.log_weights is None or n == 0:
+            return torch.randint(self.n_members, (n,), generator=generator, device=self.device)
+        return torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)

@@ -15,14 +15,20 @@ with \(q_g\) the members of group g that are blind to pair i. The problem is con
 
 from __future__ import annotations
 
-__all__ = ["fold_rows", "log_score_weights", "out_of_fold"]
+__all__ = ["calibrated", "fold_rows", "log_score_weights", "out_of_fold", "weighted_by_score"]
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from equipoise.diagnostics.calibrate import MOST_PAIRS, calibrate_out_of_fold
 from equipoise.posteriors import Posterior
 from equipoise.support.checks import whole_number
-from equipoise.support.randomness import generator
+from equipoise.support.randomness import generator, integer
+
+from .data import take
+from .inputs import Pairs
 
 #: The most steps of the climb, and the largest change of a weight at which it ends.
 STEPS, SETTLED = 10_000, 1e-9
@@ -75,6 +81,48 @@ def out_of_fold(posterior: Posterior, n: int) -> tuple[Tensor, list[list[int]]]:
         raise ValueError(f"the posterior was fitted to {record['pairs']} pairs, got {n}; give the same pairs")
     _, rows = fold_rows(n, record["folds"], seed=record["split_seed"])
     return rows, [[m for m, f in enumerate(record["fold"]) if f == fold] for fold in range(record["folds"])]
+
+
+def weighted_by_score(posterior: Posterior, groups: Sequence[int], pairs: Pairs) -> Posterior:
+    """The mixture with weights of groups of members (architectures, starts) by their out-of-fold log score.
+
+    Arguments:
+        posterior: of members of all folds.
+        groups: the number of the group of each member; members of a group share its weight.
+        pairs: that it was fitted to.
+
+    Returns:
+        The mixture without members of weight 0; as it is where a group has no member in some fold.
+    """
+    rows, blind = out_of_fold(posterior, len(pairs.theta))
+    names = sorted(set(groups))
+    if len(names) == 1 or any({groups[m] for m in some} != set(names) for some in blind):
+        return posterior
+    scores = [
+        torch.stack(
+            [posterior.select([m for m in some if groups[m] == g]).log_prob(*_some(pairs, here)) for g in names]
+        )
+        for here, some in zip(rows, blind, strict=True)
+    ]
+    share = log_score_weights(torch.cat(scores, 1))
+    return posterior.weighted([float(share[names.index(g)]) / groups.count(g) for g in groups])
+
+
+def calibrated(posterior: Posterior, pairs: Pairs, seed: int, progress: bool | None) -> Posterior:
+    """The mixture at the temperature that its out-of-fold pairs choose, of which `MOST_PAIRS` are looked at."""
+    rows, blind = out_of_fold(posterior, len(pairs.theta))
+    most = MOST_PAIRS // len(rows)
+    parts = []
+    for here, some in zip(rows, blind, strict=True):
+        if not some:  # the members of this fold diverged
+            continue
+        chosen = here[torch.randperm(len(here), generator=generator(seed, "calibrate"))[:most]].sort().values
+        parts.append((posterior.select(some), *_some(pairs, chosen)))
+    return calibrate_out_of_fold(posterior, parts, integer(seed, "calibrate"), progress=progress)
+
+
+def _some(pairs: Pairs, rows: Tensor) -> tuple[Tensor, Tensor]:
+    return pairs.theta[rows], torch.as_tensor(take(pairs.x, rows))
 
 
 def log_score_weights(log_prob: Tensor) -> Tensor:

@@ -16,18 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.losses import pairs_needed
-from equipoise.methods import Method, resolve
+from equipoise.methods import MIXTURES, Method, resolve_all
 from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, describe_training
 from equipoise.priors import as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.checks import finite_number, true_or_false, whole_number
 from equipoise.support.devices import as_device
+from equipoise.support.errors import warn
 from equipoise.support.randomness import integer
 from equipoise.support.words import did_you_mean
 
 from .checkpoint import Checkpoint
-from .crossfit import fold_rows
+from .crossfit import calibrated, fold_rows, weighted_by_score
 from .data import take
 from .inputs import Pairs, check_pairs, split_rows, warn_about_few
 from .loop import OnEpoch, Trained, train_stack
@@ -37,17 +38,20 @@ from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
 from .settings import DEFAULT, PAPER, Settings, batch_for
 from .standardize import rows_to_read, theta_scaling, x_scaling
 
+#: Folds of the default.
+FOLDS = 5
+
 
 def fit(
     theta: Any,
     x: Any = None,
     *,
     prior: Any,
-    method: str | Method = "bnpe_init",
+    method: str | Method | Sequence[str | Method] = "calibrated",
     balance: str | None = None,
     balance_strength: float | None = None,
     start: str | None = None,
-    members: int = 5,
+    members: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     validation_fraction: float | None = None,
@@ -58,7 +62,8 @@ def fit(
     device: str | torch.device | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
-    folds: int | None = None,
+    folds: int | str | None = "auto",
+    calibrate: bool | None = None,
     settings: Settings | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
@@ -72,13 +77,13 @@ def fit(
         x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
             themselves, or what reads rows from a file (`numpy.memmap`, an h5py dataset).
         prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and `log_prob`.
-        method: a name of `eq.METHODS`, or a method of your own: `eq.METHODS["bnpe"].but(hidden=(64, 64))`. The default,
-            a balanced flow started at the prior, draws fast and cannot leak; a mixture of several is wider than one of
-            them, which alone is often overconfident.
+        method: "calibrated", small affine and spline flows started at the prior, cross-fitted, mixed and tempered until
+            their coverage is conservative; a method of the paper by its name in `eq.METHODS`; one of your own,
+            `eq.METHODS["bnpe"].but(hidden=(64, 64))`; or several of these, whose members are mixed.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
         start: "random", "prior" or "prior_base", for flows; None follows the method.
-        members: how many networks to train; the posterior is their mixture.
+        members: how many networks to train; the posterior is their mixture. None for 5 of each method.
         epochs: at most this many; None follows the settings (500).
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
             steps).
@@ -92,8 +97,10 @@ def fit(
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
         checkpoint: a directory that keeps the state, so that a training that was killed or interrupted goes on.
-        folds: F for cross-fitting: member m trains on all pairs but fold m % F, which validates it, so that every pair
-            can be judged by members that never trained on it (`training.crossfit`). None for one common split.
+        folds: F for cross-fitting: member m trains on all pairs but one of F folds, which validates it, so that every
+            pair can be judged by members that never trained on it (`training.crossfit`). None for one common split;
+            "auto" for 5 if the method is "calibrated" and there are as many members, and else None.
+        calibrate: temper the mixture towards the prior as the out-of-fold pairs say; None wherever there are folds.
         settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
@@ -106,10 +113,17 @@ def fit(
     """
     if unknown:
         raise TypeError(_where_it_went(*next(iter(unknown.items()))))
-    members = whole_number("members", members, least=1)
-    row = resolve(method, balance, balance_strength, start)
-    if network is not None and row.network != "classifier":
-        raise ValueError(f"network= is trained as a classifier, and method={row.name!r} trains a flow; use 'nre', say")
+    rows = resolve_all(method, balance, balance_strength, start)
+    members = 5 * len(rows) if members is None else whole_number("members", members, least=1)
+    if network is not None and any(row.network != "classifier" for row in rows):
+        raise ValueError("network= is trained as a classifier, and this method trains a flow; use method='nre', say")
+    if folds == "auto":
+        folds = FOLDS if isinstance(method, str) and method in MIXTURES and members >= FOLDS else None
+    if isinstance(folds, str):
+        raise ValueError(f"folds is a number, None or 'auto', got {folds!r}")
+    calibrate = folds is not None if calibrate is None else true_or_false("calibrate", calibrate)
+    if calibrate and folds is None:
+        raise ValueError("calibrate=True needs out-of-fold pairs: give folds=5 and as many members or more")
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(f"settings is an eq.Settings, got {settings!r}")
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
@@ -118,13 +132,22 @@ def fit(
         theta, x = _theta_and_x(theta)
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
     prior = as_prior(prior)
+    if isinstance(method, str) and method in MIXTURES and start is None and not prior.has_normal_map:
+        rows = tuple(row.but(start="random") for row in rows)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
     warn_unless_drawn_from(prior, pairs.theta)
     warn_about_few(len(pairs.theta), _validation_share(validation_fraction, folds))
     if folds is not None and members < folds:
         raise ValueError(f"folds={folds} needs at least as many members, got members={members}")
+    kinds = len(rows)
+    # With a member of every method in every fold, the folds can tell what each method is worth.
+    turn = kinds if folds is not None and members >= kinds * folds else 1
+    wanted = [
+        Member(rows[m % kinds], integer(seed, "member", m), fold=None if folds is None else m // turn % folds)
+        for m in range(members)
+    ]
     posteriors = fit_many(
-        [Member(row, integer(seed, "member", m), fold=None if folds is None else m % folds) for m in range(members)],
+        wanted,
         [pairs],
         prior=prior,
         settings=settings,
@@ -145,8 +168,22 @@ def fit(
             f"all members ({members}) diverged: no validation loss was ever finite. Lower learning_rate (now "
             f"{settings.learning_rate}) or clip (now {settings.clip}) in settings=, and check x for extreme values."
         )
-    warn_of_idle_members(alive, row.objective, settings)
+    for g, row in enumerate(rows):
+        warn_of_idle_members([p for p in posteriors[g::kinds] if p is not None], row.objective, settings)
+    for m, one in enumerate(posteriors):
+        if one is not None and kinds > 1:
+            one.record["group"] = [m % kinds]
     whole = Posterior.joined(alive)
+    if kinds > 1:
+        name = method if isinstance(method, str) else "+".join(row.name for row in rows)
+        whole.record |= {"method": {"name": name}, "methods": [dataclasses.asdict(row) for row in rows]}
+    if folds is not None and kinds > 1:
+        whole = weighted_by_score(whole, whole.record["group"], pairs)
+    if calibrate:
+        whole = calibrated(whole, pairs, seed, progress)
+        assert whole.calibration is not None
+        if not whole.calibration.certified:
+            warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
     return whole if device is not None else whole.to(home)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from equipoise.losses import objective_kinds, rolls_needed
 from equipoise.methods import Method
-from equipoise.networks import Classifier, Embedding, Network, SplineFlow, UserNetwork
+from equipoise.networks import Classifier, Embedding, Flow, Network, UserNetwork
 from equipoise.priors import OpaquePrior, Prior
 from equipoise.support.checks import one_of, whole_number
 from equipoise.support.randomness import integer
@@ -78,9 +78,8 @@ def network_of(
     if method.network == "classifier":
         return Classifier(prior, body, theta_loc=loc, theta_scale=scale, **widths)
     init = method.init or ("standard" if method.start == "random" else "scaled")
-    return SplineFlow(
-        prior, body, method.start, init, transforms=method.transforms, theta_loc=loc, theta_scale=scale, **widths
-    )
+    widths |= {"transforms": method.transforms, "univariate": method.univariate, "bins": method.bins}
+    return Flow(prior, body, method.start, init, theta_loc=loc, theta_scale=scale, **widths)
 
 
 def grouped(members: Sequence[Member], nets: Sequence[Network]) -> list[list[int]]:
@@ -104,7 +103,7 @@ def stack_inputs(
     sets with what standardises their x; and the rows that train and validate, with one row of each table per fold.
     """
     sets = sorted({m.data for m in members})
-    keys = [(member.data, _encoding_key(net)) for member, net in zip(members, nets, strict=True)]
+    keys = [(member.data, net.encoding) for member, net in zip(members, nets, strict=True)]
     encoders = dict(zip(keys, nets, strict=True))
     codes = [net.encode(pairs[d].theta.to(device)) for (d, _), net in encoders.items()]
     data = Data(codes, [pairs[d].x for d in sets], device)
@@ -163,11 +162,6 @@ def _known_prior(prior: Prior, theta: Tensor) -> dict[str, Any]:
     return {"kind": "opaque", "dim": prior.dim, "type": kind, "log_densities": densities.tolist()}
 
 
-def _encoding_key(net: Network) -> str:
-    """Networks with equal keys encode θ alike."""
-    return json.dumps({k: v for k, v in net.spec().items() if k in ("kind", "start", "theta_loc", "theta_scale")})
-
-
 def _stack_key(member: Member, net: Network) -> str:
     """Members with equal keys are evaluated by the same code and train in one step.
 
@@ -176,5 +170,5 @@ def _stack_key(member: Member, net: Network) -> str:
     does not use.
     """
     spec = {k: v for k, v in net.spec().items() if k not in ("start", "init", "theta_loc", "theta_scale")}
-    base = net.start == "prior_base" if isinstance(net, SplineFlow) else None
+    base = net.start == "prior_base" if isinstance(net, Flow) else None
     return json.dumps([spec, base, rolls_needed(member.method.objective)], sort_keys=True)
