@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from training_tools import CALLER, quick, toy, train
 
-import equipoise
 import equipoise as eq
 from equipoise.methods import resolve
+from equipoise.networks import Convolutional, Flat, choose_embedding
 from equipoise.training import PAPER, Member
-from equipoise.training.modules import as_embedding
+from equipoise.training.modules import MOST_RANKED, SHORT, as_embedding, ranked_columns
 
 FIVE = dataclasses.replace(PAPER, batch_size=32, epochs=5)
 
@@ -144,7 +145,7 @@ def test_an_embedding_whose_features_are_not_finite_is_blamed_before_training() 
         quick(theta, x, embedding=root)
 
 
-@pytest.mark.parametrize("x_shape", [(24, 24), (8, 8), (16, 40), (40, 16)])
+@pytest.mark.parametrize("x_shape", [(24, 24), (17, 17), (16, 40), (40, 16)])
 def test_images_without_a_channel_are_doubted(x_shape: tuple[int, int]) -> None:
     theta, _ = series(48)
     options: dict = {"epochs": 1, "validation_fraction": 0.25, "method": "nre"}
@@ -153,8 +154,7 @@ def test_images_without_a_channel_are_doubted(x_shape: tuple[int, int]) -> None:
     assert len(told) == 1 and told[0].filename == CALLER
     advice = str(told[0].message)
     meant = advice[advice.index("embedding=") + len("embedding=") : advice.index(" says so")]
-    body = eval(meant, {"equipoise": equipoise})
-    quick(theta, torch.randn(48, *x_shape), embedding=body, **options)  # a warning would be an error
+    quick(theta, torch.randn(48, *x_shape), embedding=eval(meant), **options)  # a warning would be an error
     quick(theta, torch.randn(48, 1, *x_shape), **options)
 
 
@@ -167,10 +167,10 @@ def test_shapes_that_are_not_doubted(x_shape: tuple[int, ...]) -> None:
 
 def test_a_long_vector_may_be_a_series(capsys) -> None:
     theta, _ = series(100)
-    for length, said in ((49, False), (50, True)):
+    for length, said in ((SHORT, False), (SHORT + 1, True)):
         quick(theta, torch.randn(100, length), epochs=1, method="nre", progress=None)
         assert ("if they are a series, x[..., None] says so" in capsys.readouterr().err) == said
-    quick(theta, torch.randn(100, 50), epochs=1, method="nre")
+    quick(theta, torch.randn(100, SHORT + 1), epochs=1, method="nre")
     assert capsys.readouterr().err == ""
 
 
@@ -225,19 +225,99 @@ def test_an_own_embedding_and_an_own_network_are_trained() -> None:
 
 def test_how_x_is_read_goes_to_standard_error(capsys) -> None:
     theta, x = toy(100)
-    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1, progress=None)
-    shown = capsys.readouterr()
-    assert shown.out == "" and "are read as a series (time, channels)" in shown.err
-    quick(theta, x.repeat(1, 10).view(100, 10, 2), epochs=1)
-    assert capsys.readouterr().err == ""
+    for steps, said in ((10, "flattened"), (150, "are read as a series (time, channels)")):
+        quick(theta, x.repeat(1, steps).view(100, steps, 2), epochs=1, progress=None)
+        shown = capsys.readouterr()
+        assert shown.out == "" and said in shown.err and "embedding=" in shown.err
+        quick(theta, x.repeat(1, steps).view(100, steps, 2), epochs=1)
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("x_shape", [(SHORT // 2, 2), (1, 16, 16), (2, 3, 4, 5), (9,)])
+def test_few_numbers_are_flattened_in_fit_whatever_their_shape(x_shape: tuple[int, ...]) -> None:
+    theta, _ = toy(48)
+    p = quick(theta, torch.rand(48, *x_shape), epochs=1, validation_fraction=0.25)
+    assert p.network.embedding == Flat(x_shape)
+    if len(x_shape) in (2, 3):
+        [q] = train([Member(eq.METHODS["nre"])], [(theta, torch.rand(48, *x_shape))])  # as in the paper
+        assert q.network.embedding == choose_embedding(x_shape)
+
+
+def test_the_embedding_may_be_a_word() -> None:
+    theta, x = series()
+    assert quick(theta, x, epochs=1, embedding="convolution").network.embedding == choose_embedding((6, 2))
+    long = x.repeat(1, 50, 1)
+    assert isinstance(quick(theta, long, epochs=1).network.embedding, Convolutional)
+    assert quick(theta, long, epochs=1, embedding="flatten").network.embedding == Flat((300, 2))
+    with pytest.raises(ValueError, match="did you mean 'flatten'"):
+        quick(theta, x, embedding="flat")
+    with pytest.raises(ValueError, match="x has shape"):
+        quick(*toy(), embedding="convolution")
+    with pytest.raises(TypeError, match="embedding"):
+        quick(theta, x, embedding=3)
+
+
+def test_heavy_tailed_columns_are_read_as_normal_scores_too(tmp_path: Path, capsys) -> None:
+    """In `fit` with standardised x; the scores are those of the training data, are not trained, and are saved."""
+    theta, x = toy(400)
+    x = torch.cat([x, torch.poisson((3 * x).exp())], 1)
+    p = quick(theta, x, members=2, epochs=2, weight_decay=0.1, progress=None)
+    assert "2 of 4 numbers of x are heavy-tailed" in capsys.readouterr().err
+    assert p.network.embedding == Flat((4,), (2, 3))
+    for table in p.stack["x_scores"]:
+        for c, column in enumerate(x[:, 2:].T):
+            known = column.unique()
+            assert set(table[0, c].tolist()) <= set(known.tolist())
+            assert (table[1, c].diff() >= 0).all() and table[1, c].abs().max() < 3.5
+    p.save(tmp_path / "model")
+    again = eq.load(tmp_path / "model")
+    torch.testing.assert_close(again.log_prob(theta[:8], x[:8]), p.log_prob(theta[:8], x[:8]))
+    assert quick(theta, x, epochs=1, standardize=False).network.embedding == Flat((4,))
+    assert quick(theta, x, epochs=1, embedding=Flat((4,))).network.embedding == Flat((4,))
+    own = quick(theta, x, epochs=1, embedding=Flat((4,), (3,)), standardize=False)
+    assert own.stack["x_scores"].shape[:3] == (1, 3, 1) and not own.stack["x_loc"].any()
+    [q] = train([Member(eq.METHODS["nre"])], [(theta, x)], standardize=True)
+    assert q.network.embedding == Flat((4,))
+
+
+def test_which_columns_are_heavy_tailed() -> None:
+    """Against the skewness and kurtosis of scipy."""
+    torch.manual_seed(0)
+    normal, uniform = torch.randn(4000), torch.rand(4000)
+    x = {
+        "normal": normal,
+        "uniform": uniform,
+        "constant": torch.full((4000,), 3.0),
+        "rare": (uniform < 0.01).float(),
+        "exponential": -uniform.log(),
+        "log-normal": (2 * normal).exp(),
+        "student": torch.distributions.StudentT(3.0).sample((4000,)),
+        "cauchy": torch.tan(torch.pi * (uniform - 0.5)),
+        "sentinel": torch.where(uniform < 0.01, -9999.0, normal),
+        "counts": torch.poisson(30 * uniform),
+        "small": 1e-30 * normal.exp(),
+        "large": 1e30 * normal,
+    }
+    both = torch.stack(list(x.values()), 1).view(4000, 4, 3)
+    expected = [
+        i for i, v in enumerate(x.values())
+        if len(v.unique()) > 2
+        and (abs(stats.skew(v.double().numpy())) > 1 or stats.kurtosis(v.double().numpy(), fisher=False) > 6)
+    ]  # fmt: skip
+    assert ranked_columns(both) == ranked_columns(both.numpy()) == tuple(expected)
+    assert [list(x)[i] for i in expected] == [
+        "exponential", "log-normal", "student", "cauchy", "sentinel", "small"
+    ]  # fmt: skip
+    many = torch.stack([(0.7 * normal).exp(), (2 * normal).exp()], 1).repeat(1, MOST_RANKED)
+    assert ranked_columns(many) == tuple(range(1, 2 * MOST_RANKED, 2))
 
 
 @pytest.mark.parametrize(
     ("x_shape", "here", "there", "swap"),
     [
-        ((1, 200), "(time, channels)", "(channels, time)", "swapaxes"),
-        ((3, 4), "(time, channels)", "(channels, time)", "swapaxes"),
-        ((24, 8, 1), "(channels, height, width)", "(height, width, channels)", "permute"),
+        ((1, 300), "(time, channels)", "(channels, time)", "swapaxes"),
+        ((3, 100), "(time, channels)", "(channels, time)", "swapaxes"),
+        ((40, 8, 1), "(channels, height, width)", "(height, width, channels)", "permute"),
         ((12, 12, 3), "(channels, height, width)", "(height, width, channels)", "permute"),
         ((10, 12, 3), "(channels, height, width)", "(height, width, channels)", "moveaxis"),
         ((9, 8, 8), "(channels, height, width)", "(height, width, channels)", "moveaxis"),
@@ -251,7 +331,7 @@ def test_channels_that_are_probably_elsewhere_are_doubted(x_shape, here, there, 
     assert len(told) == 1 and text.index(here) < text.index(there) < text.index(swap) and told[0].filename == CALLER
 
 
-@pytest.mark.parametrize("x_shape", [(200, 1), (4, 4), (1, 8, 8), (3, 8, 9), (8, 8, 8), (1, 20, 1), (2, 9, 2)])
+@pytest.mark.parametrize("x_shape", [(300, 1), (4, 4), (1, 17, 17), (3, 10, 9), (8, 8, 8), (1, 300, 1), (3, 4)])
 def test_channels_that_are_where_they_should_be_are_not_doubted(x_shape) -> None:
     theta, _ = toy(48)
     quick(theta, torch.randn(48, *x_shape), epochs=1, validation_fraction=0.25)  # a warning would be an error

@@ -14,7 +14,7 @@ from equipoise.networks import Flat
 from equipoise.training.standardize import x_scaling
 
 
-@pytest.mark.parametrize(("shape", "place", "name"), [((3,), (1,), "x[:, 1]"), ((1, 8, 8), (0, 2, 3), "x")])
+@pytest.mark.parametrize(("shape", "place", "name"), [((3,), (1,), "x[:, 1]"), ((1, 17, 17), (0, 2, 3), "x")])
 @pytest.mark.parametrize("filled", [-9999.0, 1e30])
 def test_a_fill_value_that_sets_the_scale_is_told(
     shape: tuple[int, ...], place: tuple[int, ...], name: str, filled: float
@@ -41,6 +41,19 @@ def test_skewed_sparse_and_constant_data_are_no_cause_for_alarm(kind: str) -> No
         "constant": torch.ones(4000, 2),
     }[kind]
     x_scaling(Flat((2,)), x, torch.arange(4000), True, 1.0)
+
+
+def test_real_outliers_of_ranked_columns_are_no_cause_for_alarm_but_repeated_ones_are() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.tan(torch.pi * (torch.rand(4000, 2, generator=g) - 0.5))
+    x[7, 1] = 1e9
+    body, rows = Flat((2,), (0, 1)), torch.arange(4000)
+    x_scaling(body, x, rows, True, 1.0)  # a warning would be an error
+    with pytest.warns(UserWarning, match="few values set the scale of"):
+        x_scaling(Flat((2,)), x, rows, True, 1.0)
+    x[[8, 9], 0] = -99999.0
+    with pytest.warns(UserWarning, match=re.escape("few values set the scale of x[:, 0]: one is -99999")):
+        x_scaling(body, x, rows, True, 1.0)
 
 
 def test_standardising_makes_a_far_prior_trainable() -> None:

@@ -1,10 +1,11 @@
 """Embeddings: from observations to the features that a classifier or a flow reads.
 
 All take observations with shape `(M or 1, N, *x_shape)` (1 where the members share them) and give features with shape
-`(M, N, C)`. The mean and scale of x, `x_loc` and `x_scale`, belong to the embedding and are stored with the weights.
-Whole numbers (uint8 snapshots, counts) become floats here, so that data stays small until it is used.
+`(M, N, C)`. Constants from the training data, such as the mean and scale of x, `x_loc` and `x_scale`, belong to the
+embedding and are stored with the weights. Whole numbers (uint8 snapshots, counts) become floats here, so that data
+stays small until it is used.
 
-- `Flat`: the numbers as they are, flattened.
+- `Flat`: the numbers as they are, flattened; heavy-tailed ones also as normal scores.
 - `Convolutional`: the paper's. A 1×1 convolution to C channels without activation, then L times [3-convolution with
   padding 1, SELU, max-pooling of 3 with padding 1, of stride 2 on even layers and 1 on odd ones], flattened.
   One-dimensional for a series (T, channels), two-dimensional for an image (channels, H, W).
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from equipoise.support.randomness import isolated
 
 from .convolutions import PRECISIONS, embed, kernels_work
+from .normal_scores import KNOTS, score_table, with_scores
 from .stacked_weights import StackedWeights
 from .user_modules import TRIAL, StackedModule, required, warn_of_differences
 
@@ -79,13 +81,16 @@ class Embedding(ABC):
         """Masks of the weights that are not to be trained, by name."""
         return {}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of everything of one member: the weights and the two constants."""
-        weights = {name: tuple(w.shape) for name, w in self.init(0).items()}
-        return {"x_loc": self.statistics_shape, "x_scale": self.statistics_shape, **weights}
+    def constants(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of what `statistics` gives. It lies among the weights and is not trained."""
+        return {"x_loc": self.statistics_shape, "x_scale": self.statistics_shape}
 
-    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and standard deviation that standardise x, with shape `(N, *x_shape)`."""
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of everything of one member: the constants and the weights."""
+        return self.constants() | {name: tuple(w.shape) for name, w in self.init(0).items()}
+
+    def statistics(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The constants, from x with shape `(N, *x_shape)`: the mean and standard deviation that standardise it."""
         shape = (1, *self.statistics_shape)
         axes = [a for a, size in enumerate(shape) if size == 1 and (a == 0 or x.shape[a] != 1)]
         # In pieces: in double precision the whole would be many times as large as it is.
@@ -100,26 +105,47 @@ class Embedding(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Flat(Embedding):
-    """Observations as they are, flattened to a vector."""
+    """Observations flattened to a vector.
+
+    Arguments:
+        x_shape: the shape of one observation.
+        ranked: the heavy-tailed columns, which `normal_scores` reads in two ways: ascending indices into the flattened
+            observation.
+    """
 
     x_shape: tuple[int, ...]
+    ranked: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = math.prod(self.x_shape)
+        if list(self.ranked) != sorted({*self.ranked} & {*range(numbers)}):
+            raise ValueError(f"ranked are ascending indices from 0 to {numbers - 1}, got {self.ranked}")
 
     @property
     def features(self) -> int:
-        return math.prod(self.x_shape)
+        return math.prod(self.x_shape) + len(self.ranked)
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:
         return self.x_shape
 
+    def constants(self) -> dict[str, tuple[int, ...]]:
+        return super().constants() | ({"x_scores": (3, len(self.ranked), KNOTS)} if self.ranked else {})
+
+    def statistics(self, x: Tensor) -> tuple[Tensor, ...]:
+        found = super().statistics(x)
+        return (*found, score_table(x.flatten(1), self.ranked)) if self.ranked else found
+
     def init(self, seed: int) -> dict[str, Tensor]:
         return {}
 
     def __call__(self, p: StackedWeights, x: Tensor) -> Tensor:
-        return _standardised(p, x).flatten(2)
+        z = _standardised(p, x).flatten(2)
+        return with_scores(p["x_scores"].detach(), z, x.flatten(2), self.ranked) if self.ranked else z
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "flat", "x_shape": list(self.x_shape)}
+        ranked = {"ranked": list(self.ranked)} if self.ranked else {}
+        return {"kind": "flat", "x_shape": list(self.x_shape), **ranked}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +277,7 @@ def choose_embedding(x_shape: tuple[int, ...]) -> Embedding:
 
     Example:
         >>> choose_embedding((8,))
-        Flat(x_shape=(8,))
+        Flat(x_shape=(8,), ranked=())
         >>> choose_embedding((3, 50, 50)).features
         256
     """
@@ -261,7 +287,7 @@ def choose_embedding(x_shape: tuple[int, ...]) -> Embedding:
         return Convolutional(tuple(x_shape), layers=8, channels=8 if len(x_shape) == 2 else 16)
     raise ValueError(
         f"no default embedding for observations of shape {x_shape}: a vector, a series (T, C) or an image (C, H, W) "
-        "has one. Pass embedding=, an nn.Module that maps (N, *x_shape) to (N, C)."
+        'has one. Pass embedding=, "flatten" or an nn.Module that maps (N, *x_shape) to (N, C).'
     )
 
 
@@ -270,7 +296,7 @@ def embedding_from_spec(spec: dict[str, Any], module: nn.Module | None = None) -
     x_shape = tuple(spec["x_shape"])
     match spec["kind"]:
         case "flat":
-            return Flat(x_shape)
+            return Flat(x_shape, tuple(spec.get("ranked", ())))
         case "convolutional":
             return Convolutional(x_shape, spec["layers"], spec["channels"], spec.get("precision", "auto"))
         case "module":

@@ -93,15 +93,20 @@ class Network(ABC):
     def layout(self) -> Layout:
         """Where each parameter lies in the flat buffer."""
         head = {name: tuple(w.shape) for name, w in self.init_head(0).items()}
-        fixed = {"x_loc": torch.zeros(()), "x_scale": torch.zeros(())}
+        fixed = dict.fromkeys(self.embedding.constants(), torch.zeros(()))
         return Layout({**self.embedding.shapes(), **head}, {**fixed, **self.embedding.frozen(), **self.masks()})
 
-    def init(self, seeds: list[tuple[int, int]], loc: list[Tensor], scale: list[Tensor]) -> StackedWeights:
-        """A stack from, for each member, the seeds of head and embedding and the constants that standardise x."""
-        members = []
-        for (head, body), mean, std in zip(seeds, loc, scale, strict=True):
-            constants = {"x_loc": mean, "x_scale": std}
-            members.append({**constants, **self.embedding.init(body), **self.init_head(head)})
+    def init(self, seeds: Sequence[tuple[int, int]], *constants: Sequence[Tensor]) -> StackedWeights:
+        """A stack of new members.
+
+        Arguments:
+            seeds: for each member, the seeds of head and embedding.
+            constants: for each of `embedding.constants()`, in order, its value for each member.
+        """
+        names, members = list(self.embedding.constants()), []
+        for (head, body), *values in zip(seeds, *constants, strict=True):
+            known = dict(zip(names, values, strict=True))
+            members.append({**known, **self.embedding.init(body), **self.init_head(head)})
         return stack_members(members)
 
     @property

@@ -33,7 +33,7 @@ from .data import take
 from .inputs import Pairs, check_pairs, split_rows, warn_about_few
 from .loop import OnEpoch, Trained, train_stack
 from .members import Member, grouped, network_of, stack_identity, stack_inputs
-from .modules import as_embedding, try_out
+from .modules import SHORT, as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
 from .settings import DEFAULT, PAPER, Settings, batch_for
 from .standardize import rows_to_read, theta_scaling, x_scaling
@@ -57,7 +57,7 @@ def fit(
     validation_fraction: float | None = None,
     standardize: bool = True,
     keep: str | None = None,
-    embedding: nn.Module | Embedding | None = None,
+    embedding: nn.Module | Embedding | str | None = None,
     network: nn.Module | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -91,8 +91,9 @@ def fit(
         standardize: scale θ by the prior and x by the training pairs (with folds, by all). A flow is the identity
             beyond ±5, so leave this on.
         keep: "best" validation weights or the "last"; None follows the settings ("best").
-        embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; None chooses by shape: a vector as it is, (T, C)
-            a series, (C, H, W) an image.
+        embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; "flatten"; "convolution" for a series (T, C) or an
+            image (C, H, W); None flattens x of at most 256 numbers. Flattened heavy-tailed numbers are read as normal
+            scores too, if x is standardised.
         network: a module of your own with `log_ratio(theta, x)`, trained with the method's loss.
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
         seed: of everything random.
@@ -146,6 +147,9 @@ def fit(
         Member(rows[m % kinds], integer(seed, "member", m), fold=None if folds is None else m // turn % folds)
         for m in range(members)
     ]
+    if network is None:
+        x_shape = tuple(pairs.x.shape[1:])
+        embedding = as_embedding(embedding, x_shape, progress, SHORT, pairs.x if standardize else None)
     posteriors = fit_many(
         wanted,
         [pairs],
@@ -196,7 +200,7 @@ def fit_many(
     validation_fraction: float | None = None,
     folds: int | None = None,
     standardize: bool = False,
-    embedding: nn.Module | Embedding | None = None,
+    embedding: nn.Module | Embedding | str | None = None,
     network: nn.Module | None = None,
     x_scale: float = 1.0,
     device: str | torch.device | None = None,

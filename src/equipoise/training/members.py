@@ -94,7 +94,7 @@ def stack_inputs(
     members: Sequence[Member],
     nets: Sequence[Network],
     pairs: Sequence[Pairs],
-    scales: Sequence[tuple[Tensor, Tensor]],
+    scales: Sequence[tuple[Tensor, ...]],
     rows: tuple[Tensor, Tensor],
     settings: Settings,
     device: torch.device,
@@ -110,8 +110,7 @@ def stack_inputs(
     first = []
     for member, net in zip(members, nets, strict=True):
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
-        mean, std = scales[member.data]
-        first.append(nets[0].layout.flatten(net.init(seeds, [mean], [std])))
+        first.append(nets[0].layout.flatten(net.init(seeds, *([c] for c in scales[member.data]))))
     objectives, mode = [m.method.objective for m in members], settings.threshold_mode
     dtype = pairs[0].theta.dtype
     state = MemberState.fresh(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.networks import Embedding
+from equipoise.networks import Embedding, Flat
 from equipoise.priors import BoxUniform, Prior
 from equipoise.support.errors import warn
 from equipoise.support.randomness import isolated
@@ -45,22 +45,28 @@ def theta_scaling(prior: Prior, standardize: bool) -> tuple[Tensor, Tensor]:
     return mean.cpu().to(dtype), torch.where(std > 0, std, 1.0).cpu().to(dtype)
 
 
-def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
+def _warn_about_few_values(x: Tensor, std: Tensor, ranked: Sequence[int]) -> None:
     """Warn if a few values, such as a -9999 for what is missing, set the scale of all others.
 
-    A normal x has a deviation `std` of (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much.
+    A normal x has a deviation `std` of (q95 - q05) / 3.29; a log-normal one with σ = 2 seven times as much. In `ranked`
+    columns real outliers do no harm, so that only a value that occurs again is reported, as one for missing data does.
     """
     rows = x[: max(64, (1 << 20) // max(1, x[0].numel()))].double().cpu().numpy()
     axes = (0, *(a + 1 for a, size in enumerate(std.shape) if size == 1))
     low, high = np.quantile(rows, [0.05, 0.95], axis=axes, keepdims=True)
     ratio = np.where(high > low, std.double().cpu().numpy() / np.where(high > low, (high - low) / 3.29, 1.0), 0.0)
+    if ranked:
+        far = np.abs(rows - (low + high) / 2)
+        once = (far == far.max(0)).sum(0) == 1
+        harmless = np.isin(np.arange(std.numel()), ranked).reshape(std.shape) & once
+        ratio = np.where(harmless, 0.0, ratio)
     if not (ratio > SET_BY_FEW).any():
         return
     where = np.unravel_index(int(ratio.argmax()), ratio.shape)
     group = tuple(slice(None) if a in axes else int(i) for a, i in enumerate(where))
     values = x[group].double().cpu().flatten(1) if x[group].ndim > 1 else x[group].double().cpu().unsqueeze(1)
-    far = (values - (low[where] + high[where]) / 2).abs()
-    row, column = divmod(int(far.argmax()), far.shape[1])
+    away = (values - (low[where] + high[where]) / 2).abs()
+    row, column = divmod(int(away.argmax()), away.shape[1])
     place = ", ".join(":" if isinstance(g, slice) else str(g) for g in group)
     name = "x" if all(isinstance(g, slice) for g in group) else f"x[{place}]"
     warn(
@@ -70,18 +76,21 @@ def _warn_about_few_values(x: Tensor, std: Tensor) -> None:
     )
 
 
-def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, Tensor]:
-    """What standardises x, from at most 65,536 pairs (2²⁵ numbers of a file): mean and deviation, of the embedding's
-    shape; 0 and `x_scale` without standardisation.
+def x_scaling(body: Embedding, x: Any, rows: Tensor, standardize: bool, x_scale: float) -> tuple[Tensor, ...]:
+    """The constants of the embedding, from at most 65,536 pairs (2²⁵ numbers of a file): the mean and deviation of x,
+    which are 0 and `x_scale` without standardisation, and for `Flat` with ranked columns their normal scores.
     """
-    if standardize:
+    ranked = body.ranked if isinstance(body, Flat) else ()
+    shape = body.statistics_shape
+    constants: tuple[Tensor, ...] = torch.zeros(shape), torch.full(shape, float(x_scale))
+    if standardize or ranked:
         most = 1 << 16 if isinstance(x, Tensor) else rows_to_read(1 << 16, x.shape[1:])
         some = torch.as_tensor(take(x, rows[:most]))
         if not isinstance(x, Tensor):  # which has not been checked: there may be too much of it
             refuse_invalid(some.to(torch.get_default_dtype()), "x", some, rows)
-        mean, std = body.statistics(some)
-        _warn_about_few_values(some, std)
-    else:
-        mean, std = torch.zeros(body.statistics_shape), torch.full(body.statistics_shape, float(x_scale))
+        found = body.statistics(some)
+        if standardize:
+            _warn_about_few_values(some, found[1], ranked)
+        constants = found if standardize else (*constants, *found[2:])
     dtype = torch.get_default_dtype()
-    return mean.to("cpu", dtype), std.to("cpu", dtype)  # where weights begin, wherever x is
+    return tuple(c.to("cpu", dtype) for c in constants)  # where weights begin, wherever x is
