@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--problems", default=PROBLEMS)
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--budgets", default="2000")
     parser.add_argument("--configs", default=",".join(CONFIGS))
     parser.add_argument("--seeds", default="0")
