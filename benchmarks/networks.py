@@ -40,6 +40,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "spline 128 patience 20": SPLINE | {"hidden": (128, 128), "bins": 8, "patience": 20},
     "spline 256 x 3": SPLINE | {"hidden": (256, 256, 256), "bins": 8},
     "spline 128 convolution": SPLINE | {"hidden": (128, 128), "bins": 8, "embedding": "convolution"},
+    "spline 128 4 bins batch 64": SPLINE | {"hidden": (128, 128), "batch_size": 64},
+    "spline 128 4 bins random batch 64": SPLINE | {"hidden": (128, 128), "batch_size": 64, "start": "random"},
+    "spline batch 64": SPLINE | {"batch_size": 64},
+    "spline random batch 64": SPLINE | {"batch_size": 64, "start": "random"},
+    "spline 128 4 bins batch 32": SPLINE | {"hidden": (128, 128), "batch_size": 32},
+    "spline 2 128 4 bins batch 64": SPLINE | {"hidden": (128, 128), "batch_size": 64, "transforms": 2},
+    "spline 96 x 3 4 bins batch 64": SPLINE | {"hidden": (96, 96, 96), "batch_size": 64},
+    "spline 128 4 bins rate 2": SPLINE | {"hidden": (128, 128), "batch_size": 128, "learning_rate": 2e-3},
+    "standard rate 2": SPLINE | {"hidden": (128, 128), "init": "standard", "learning_rate": 2e-3},
+    "random rate 2": SPLINE | {"hidden": (128, 128), "start": "random", "learning_rate": 2e-3},
+    "prior batch 256 rate 4": SPLINE | {"hidden": (128, 128), "batch_size": 256, "learning_rate": 4e-3},
+    "prior rate 3": SPLINE | {"hidden": (128, 128), "learning_rate": 3e-3},
+    "spline 128 4 bins batch 256": SPLINE | {"hidden": (128, 128), "batch_size": 256},
+    "spline 128 4 bins": SPLINE | {"hidden": (128, 128)},
     "spline 128 no scores": SPLINE | {"hidden": (128, 128), "bins": 8, "scores": False},
 }
 PROBLEMS = (
@@ -67,8 +81,9 @@ def job(problem: str, budget: int, config: str, seed: int, out: str) -> None:
 
     torch.set_num_threads(1)
     options = dict(CONFIGS[config])
-    fields = {k: options.pop(k) for k in ("start", "univariate", "transforms", "hidden", "bins") if k in options}
-    settings = eq.Settings(compile=False, patience=options.pop("patience", 10))
+    fields = {k: options.pop(k) for k in ("start", "init", "univariate", "transforms", "hidden", "bins") if k in options}
+    rate, patience = options.pop("learning_rate", 1e-3), options.pop("patience", 10)
+    settings = eq.Settings(compile=False, patience=patience, learning_rate=rate)
     given: dict[str, Any] = {"batch_size": BATCH} | options
     one = ALL[problem]
     theta, x = one.simulate(budget, seed)

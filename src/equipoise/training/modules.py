@@ -21,7 +21,7 @@ from .inputs import Pairs
 from .standardize import rows_to_read
 
 #: Observations of at most this many numbers are flattened in `eq.fit`, whatever their shape.
-SHORT = 256
+SHORT = 64
 #: At most this many columns are carried as normal scores too: those of the largest kurtosis.
 MOST_RANKED = 256
 #: Columns whose tails are measured at a time.
