@@ -671,6 +671,8 @@ def test_tables_of_series_and_an_embedding_of_your_own(few, tmp_path, nets):
     options = ("--prior", "uniform(0,1)", "--method", "npe", "--members", 2, "--epochs", 2, "--batch-size", 90)
     shape, own = ("--x-shape", "5,2"), ("--embedding", f"{nets}:Encoder")
     equipoise("fit", "pairs.csv", *options, *shape, *own, "--out", "m", "--quiet")
+    equipoise("fit", "pairs.csv", *options, *shape, "--embedding", "convolution", "--out", "c", "--quiet")
+    assert any(name.startswith("conv.") for name in eq.load("c").stack)
     posterior = eq.load("m", embedding=read_embedding(f"{nets}:ready"))
     assert posterior.x_shape == (5, 2) and posterior.record["settings"]["batch_size"] == 90
     # A table is read in the model's shape, with or without being told so.

@@ -13,7 +13,7 @@ from pretend import pretended_gpu
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Convolutional, matmul_precision
+from equipoise.networks import Convolutional, Flat, matmul_precision
 from equipoise.posteriors import Posterior
 from equipoise.training import Settings, data
 
@@ -219,6 +219,16 @@ def test_a_gpu_that_is_not_there() -> None:
     theta, x = pairs()
     with pretended_gpu(), pytest.raises(ValueError, match="torch sees 1 GPU"):
         eq.fit(theta, x, prior=PRIOR, device="cuda:1", **SMALL)
+
+
+def test_heavy_tailed_columns() -> None:
+    theta, x = pairs()
+    x = torch.cat([(10 * x).round(), torch.poisson(x[:, 1:].exp())], -1)
+    options = SMALL | {"prior": PRIOR, "method": METHODS["npe"]}
+    here = eq.fit(theta, x, device="cpu", **options)
+    assert here.network.embedding == Flat((5,), (3, 4))
+    with pretended_gpu():
+        agree(eq.fit(theta, x.int(), device="cuda", **options), here)
 
 
 def test_counts_in_images() -> None:

@@ -72,7 +72,9 @@ def fit(
     theta_key: ThetaKey = None,
     x_key: XKey = None,
     x_shape: XShape = None,
-    embedding: OwnEmbedding = None,
+    embedding: Annotated[
+        str | None, Option(metavar="HOW", help="'flatten', 'convolution', or FILE.py:NAME, an nn.Module of your own.")
+    ] = None,
     members: Annotated[int, Option(help="Networks; the posterior is their mixture.")] = 5,
     epochs: Annotated[int, Option(help="At most this many.")] = 500,
     batch_size: Annotated[
@@ -99,6 +101,7 @@ def fit(
         check_device(device)
         from equipoise.support.errors import CheckpointMismatch, DamagedFile, NoPriorMap
         from equipoise.training import fit as train
+        from equipoise.training.modules import EMBEDDINGS
 
         the_prior = read_prior(prior)
         pairs = read_pairs(data, x, theta_key, x_key, read_shape(x_shape))
@@ -113,7 +116,7 @@ def fit(
             members=members,
             epochs=epochs,
             batch_size=batch_size,
-            embedding=read_embedding(embedding, seed),
+            embedding=embedding if embedding in EMBEDDINGS else read_embedding(embedding, seed),
             seed=seed,
             device=device,
             checkpoint=kept,

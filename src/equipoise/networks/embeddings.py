@@ -118,7 +118,7 @@ class Flat(Embedding):
 
     def __post_init__(self) -> None:
         numbers = math.prod(self.x_shape)
-        if list(self.ranked) != sorted({*self.ranked} & {*range(numbers)}):
+        if list(self.ranked) != sorted({c for c in self.ranked if 0 <= c < numbers}):
             raise ValueError(f"ranked are ascending indices from 0 to {numbers - 1}, got {self.ranked}")
 
     @property

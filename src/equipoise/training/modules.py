@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SHORT", "as_embedding", "ranked_columns", "try_out"]
+__all__ = ["EMBEDDINGS", "SHORT", "as_embedding", "ranked_columns", "try_out"]
 
 import math
 import sys
@@ -27,7 +27,7 @@ MOST_RANKED = 256
 #: Columns whose tails are measured at a time.
 BLOCK = 64
 #: The embeddings that have a name.
-FLATTEN, CONVOLUTION = "flatten", "convolution"
+EMBEDDINGS = FLATTEN, CONVOLUTION = "flatten", "convolution"
 #: Pairs that a user's module is tried on.
 TRIED_PAIRS = 64
 #: Rows of x that are compared at a time.
@@ -59,8 +59,8 @@ def as_embedding(
         return Module(embedding, x_shape)
     if embedding is not None and not isinstance(embedding, str):
         raise TypeError(f"embedding is an nn.Module, a word, or None to choose by shape; got {embedding!r}")
-    if embedding not in (None, FLATTEN, CONVOLUTION):
-        raise ValueError(did_you_mean(embedding, (FLATTEN, CONVOLUTION), "embedding"))
+    if embedding not in (None, *EMBEDDINGS):
+        raise ValueError(did_you_mean(embedding, EMBEDDINGS, "embedding"))
     if embedding == CONVOLUTION and len(x_shape) == 1:
         raise ValueError(f"convolutions read a series or an image, and x has shape {x_shape}; x[..., None] is a series")
     numbers = math.prod(x_shape)
