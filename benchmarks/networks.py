@@ -73,15 +73,17 @@ MEMBERS, TEST, BATCH = 5, 2000, 128
 def job(problem: str, budget: int, config: str, seed: int, out: str) -> None:
     """Fit one configuration and write its file."""
     import torch
-    from problems import PROBLEMS as ALL
 
     import equipoise as eq
     from equipoise.networks import Flat
     from equipoise.training.crossfit import out_of_fold
+    from problems import PROBLEMS as ALL
 
     torch.set_num_threads(1)
     options = dict(CONFIGS[config])
-    fields = {k: options.pop(k) for k in ("start", "init", "univariate", "transforms", "hidden", "bins") if k in options}
+    fields = {
+        k: options.pop(k) for k in ("start", "init", "univariate", "transforms", "hidden", "bins") if k in options
+    }
     rate, patience = options.pop("learning_rate", 1e-3), options.pop("patience", 10)
     settings = eq.Settings(compile=False, patience=patience, learning_rate=rate)
     given: dict[str, Any] = {"batch_size": BATCH} | options

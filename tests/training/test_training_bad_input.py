@@ -110,6 +110,7 @@ def test_a_row_that_is_refused_is_named() -> None:
         "epochs": [0, 1.5, True, "500", nan],
         "batch_size": [1, 2.5, True, "256"],
         "validation_fraction": [0, 1, 1.5, nan, True, "0.1"],
+        "calibrate": ["yes", 1],
         "folds": [1, 2.5, True, "5"],
         "standardize": ["yes", 1, None],
         "keep": ["first", 3],
@@ -173,6 +174,8 @@ def test_a_setting(name: str, values: list[Any]) -> None:
         "init": ["zeros", 3],
         "hidden": [[], [0], [-1], [1.5], "8", 64, [True]],
         "transforms": [0, 1.5, True, "3"],
+        "univariate": ["linear", None, 3],
+        "bins": [0, 1, 2.5, True, "8"],
     }.items(),
 )
 def test_a_field_of_a_method(name: str, values: list[Any]) -> None:
@@ -186,6 +189,9 @@ def test_combinations_that_cannot_train() -> None:
     refuse("leave 7 for training and 0 for validation", THETA[:8], X[:8])
     refuse("balance_strength", method="nre", balance_strength=10.0)
     refuse("start", method="nre", start="prior")
+    refuse("calibrate", method="npe", calibrate=True)
+    refuse("empty", method=[])
+    refuse("method", method=["npe", "nope"])
     if not torch.cuda.is_available():
         refuse("GPU", device="cuda")
 

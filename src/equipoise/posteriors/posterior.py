@@ -143,7 +143,8 @@ class Posterior:
             raise ValueError("only posteriors with the same prior and temperature can be joined")
         kinds: dict[str, list[Posterior]] = {}
         for one in posteriors:
-            kinds.setdefault(json.dumps(one.network.spec(), sort_keys=True), []).append(one)
+            trained = {k: v for k, v in one.network.spec().items() if k != "init"}  # how the weights began
+            kinds.setdefault(json.dumps(trained, sort_keys=True), []).append(one)
         posteriors = [one for alike in kinds.values() for one in alike]
         parts = [
             (alike[0].network, {name: torch.cat([p.stack[name] for p in alike]) for name in alike[0].stack})

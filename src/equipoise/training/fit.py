@@ -35,7 +35,7 @@ from .loop import OnEpoch, Trained, train_stack
 from .members import Member, grouped, network_of, stack_identity, stack_inputs
 from .modules import SHORT, as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
-from .settings import DEFAULT, PAPER, Settings, batch_for
+from .settings import DEFAULT, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
 from .standardize import rows_to_read, theta_scaling, x_scaling
 
 #: Folds of the default.
@@ -77,8 +77,8 @@ def fit(
         x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
             themselves, or what reads rows from a file (`numpy.memmap`, an h5py dataset).
         prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and `log_prob`.
-        method: "calibrated", small affine and spline flows started at the prior, cross-fitted, mixed and tempered until
-            their coverage is conservative; a method of the paper by its name in `eq.METHODS`; one of your own,
+        method: "calibrated", small spline flows, cross-fitted, mixed, and tempered until their coverage is
+            conservative; a method of the paper by its name in `eq.METHODS`; one of your own,
             `eq.METHODS["bnpe"].but(hidden=(64, 64))`; or several of these, whose members are mixed.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
@@ -86,13 +86,13 @@ def fit(
         members: how many networks to train; the posterior is their mixture. None for 5 of each method.
         epochs: at most this many; None follows the settings (500).
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
-            steps).
+            steps, 12 if the method is "calibrated").
         validation_fraction: the share of the pairs that validates and never trains; None for 0.1.
         standardize: scale θ by the prior and x by the training pairs (with folds, by all). A flow is the identity
             beyond ±5, so leave this on.
         keep: "best" validation weights or the "last"; None follows the settings ("best").
         embedding: an `nn.Module` from `(N, *x_shape)` to `(N, C)`; "flatten"; "convolution" for a series (T, C) or an
-            image (C, H, W); None flattens x of at most 256 numbers. Flattened heavy-tailed numbers are read as normal
+            image (C, H, W); None flattens x of at most 64 numbers. Flattened heavy-tailed numbers are read as normal
             scores too, if x is standardised.
         network: a module of your own with `log_ratio(theta, x)`, trained with the method's loss.
         device: where to train; None takes a GPU where there is one, and returns the posterior to where `theta` is.
@@ -101,7 +101,8 @@ def fit(
         folds: F for cross-fitting: member m trains on all pairs but one of F folds, which validates it, so that every
             pair can be judged by members that never trained on it (`training.crossfit`). None for one common split;
             "auto" for 5 if the method is "calibrated" and there are as many members, and else None.
-        calibrate: temper the mixture towards the prior as the out-of-fold pairs say; None wherever there are folds.
+        calibrate: temper the mixture towards the prior as the out-of-fold pairs say; None for True if the method is
+            "calibrated" and there are folds.
         settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
@@ -118,26 +119,31 @@ def fit(
     members = 5 * len(rows) if members is None else whole_number("members", members, least=1)
     if network is not None and any(row.network != "classifier" for row in rows):
         raise ValueError("network= is trained as a classifier, and this method trains a flow; use method='nre', say")
+    mixture = isinstance(method, str) and method in MIXTURES
     if folds == "auto":
-        folds = FOLDS if isinstance(method, str) and method in MIXTURES and members >= FOLDS else None
+        folds = FOLDS if mixture and members >= FOLDS else None
     if isinstance(folds, str):
         raise ValueError(f"folds is a number, None or 'auto', got {folds!r}")
-    calibrate = folds is not None if calibrate is None else true_or_false("calibrate", calibrate)
+    calibrate = mixture and folds is not None if calibrate is None else true_or_false("calibrate", calibrate)
     if calibrate and folds is None:
         raise ValueError("calibrate=True needs out-of-fold pairs: give folds=5 and as many members or more")
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(f"settings is an eq.Settings, got {settings!r}")
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
-    settings = dataclasses.replace(settings or DEFAULT, **{k: v for k, v in given.items() if v is not None})
+    chosen = settings or (SMALL if mixture else DEFAULT)
+    settings = dataclasses.replace(chosen, **{k: v for k, v in given.items() if v is not None})
     if x is None:
         theta, x = _theta_and_x(theta)
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
     prior = as_prior(prior)
-    if isinstance(method, str) and method in MIXTURES and start is None and not prior.has_normal_map:
+    if mixture and start is None and not prior.has_normal_map:
         rows = tuple(row.but(start="random") for row in rows)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
     warn_unless_drawn_from(prior, pairs.theta)
-    warn_about_few(len(pairs.theta), _validation_share(validation_fraction, folds))
+    share = _validation_share(validation_fraction, folds)
+    warn_about_few(len(pairs.theta), share)
+    if mixture and settings.batch_size is None:
+        settings = dataclasses.replace(settings, batch_size=batch_for(len(pairs.theta), share, SMALL_STEPS))
     if folds is not None and members < folds:
         raise ValueError(f"folds={folds} needs at least as many members, got members={members}")
     kinds = len(rows)

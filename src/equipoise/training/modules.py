@@ -23,7 +23,7 @@ from .standardize import rows_to_read
 #: Observations of at most this many numbers are flattened in `eq.fit`, whatever their shape.
 SHORT = 64
 #: At most this many columns are carried as normal scores too: those of the largest kurtosis.
-MOST_RANKED = 256
+MOST_RANKED = 64
 #: Columns whose tails are measured at a time.
 BLOCK = 64
 #: The embeddings that have a name.

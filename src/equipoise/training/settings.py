@@ -9,7 +9,7 @@ whatever its sign.
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT", "PAPER", "RELEASED", "Settings", "batch_for"]
+__all__ = ["DEFAULT", "PAPER", "RELEASED", "SMALL", "SMALL_STEPS", "Settings", "batch_for"]
 
 import dataclasses
 from typing import Any
@@ -110,8 +110,13 @@ RELEASED = dataclasses.replace(
 )
 
 
-def batch_for(n: int, validation_fraction: float) -> int:
-    """Pairs in a batch, the paper's 256 where there are enough: a power of two that leaves an epoch 4 steps.
+#: Of the small networks behind `eq.fit`'s default, whose batch leaves an epoch `SMALL_STEPS` steps.
+SMALL = dataclasses.replace(DEFAULT, learning_rate=2e-3, min_learning_rate=2e-5)
+SMALL_STEPS = 12
+
+
+def batch_for(n: int, validation_fraction: float, steps: int = STEPS_PER_EPOCH) -> int:
+    """Pairs in a batch, the paper's 256 where there are enough: a power of two that leaves an epoch some steps, 4.
 
     A training ends by epochs (patience, learning rates that fall). If an epoch is a step or two, it ends before
     anything is learnt: with 512 simulations of SLCP a mixture of `bnpe_init` in batches of 256 is the prior (nominal
@@ -122,5 +127,5 @@ def batch_for(n: int, validation_fraction: float) -> int:
         >>> [batch_for(n, 0.1) for n in (100, 512, 1024, 2048)]
         [16, 64, 128, 256]
     """
-    share = int(n * (1 - validation_fraction)) // STEPS_PER_EPOCH
+    share = int(n * (1 - validation_fraction)) // steps
     return min(256, max(16, 1 << max(share.bit_length() - 1, 0)))
