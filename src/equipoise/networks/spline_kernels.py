@@ -93,7 +93,7 @@ class _Forward(torch.autograd.Function):
             wanted = [t for t in (x, phi) if t.requires_grad]
             given = iter(torch.autograd.grad(found, wanted, cotangents, create_graph=True))
             return *(next(given) if t.requires_grad else None for t in (x, phi)), None, None
-        to_x, to_phi = torch.empty_like(x), torch.empty_like(phi)
+        to_x, to_phi = x.new_empty(x.shape), phi.new_empty(phi.shape)
         arrays = (t.contiguous().numpy() for t in (x.detach(), e, squash, *cotangents, to_x, to_phi))
         _differentiate(*arrays, bins)
         return to_x, to_phi, None, None
