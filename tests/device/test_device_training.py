@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.networks import Convolutional, Flat, matmul_precision
 from equipoise.posteriors import Posterior
-from equipoise.training import Settings, data
+from equipoise.training import Settings, data, loop
 
 PRIOR = eq.BoxUniform(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
 SMALL: dict[str, Any] = {
@@ -58,6 +58,19 @@ def test_methods(method: str, folds: int | None, streamed: bool, monkeypatch: py
         assert away.record["trained_on"] == "cuda"
         agree(away, here)
         assert torch.equal(torch.cuda.get_rng_state(), before), "the GPU's global generator was disturbed"
+
+
+def test_graphs_are_recorded_again_when_steps_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    theta, x = pairs()
+    options = SMALL | {"prior": PRIOR, "method": METHODS["bnre"], "epochs": 12}
+    here = eq.fit(theta, x, device="cpu", **options)
+    monkeypatch.setattr(loop, "compiler_available", lambda _: True)
+    monkeypatch.setattr(loop, "COMPILING", {"cuda": (0.0, 1.0)})
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    with pretended_gpu():
+        away = eq.fit(theta, x, device="cuda", **(options | {"settings": Settings()}))
+        assert away.history is not None and away.history.attrs["compiled"] == 1
+        agree(away, here)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numba
 import pytest
 import torch
 
-from equipoise.support.devices import as_device, unusable
+from equipoise.support.devices import as_device, compiled, unusable
 
 
 @pytest.fixture
@@ -43,3 +44,15 @@ def test_what_can_be_used(gpus):
     assert unusable("meta").startswith("holds shapes")
     gpus(0)
     assert as_device(None) == torch.device("cpu")
+
+
+def test_without_a_place_to_write_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = numba.njit
+
+    def readonly(*args, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(*args, **options)
+
+    monkeypatch.setattr(numba, "njit", readonly)
+    assert compiled(lambda n: n + 1)(2) == 3

@@ -52,6 +52,20 @@ def test_nothing_is_left_after_the_last_count_and_at_the_total(clock, capsys):
         assert capsys.readouterr().err.splitlines()[-1] == f"training: 2/{total} 0 of 5 members training"
 
 
+def test_a_caller_may_know_better_what_is_left(clock, capsys):
+    with Progress("training", 500) as bar:
+        for expected in ((float("nan"), float("nan")), (10.2, 25.4), (30.0, 90.0), (65.0, 130.0), (3.0, 3.0)):
+            clock.now += 6
+            bar.advance(1, "well", expected=expected)
+    assert [line.partition("well")[2].strip() for line in capsys.readouterr().err.splitlines()] == [
+        "",
+        "· 12 s so far, about 10 to 25 s left",
+        "· 18 s so far, about 30 s to 1:30 min left",
+        "· 24 s so far, about 1:05 to 2:10 min left",
+        "· 30 s so far, about 3 s left",
+    ]
+
+
 def test_a_bar_on_a_terminal_says_the_same(clock, monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True

@@ -83,18 +83,6 @@ def test_every_part_of_the_normal() -> None:
         assert abs(values.mean() - moment) < 5 * values.std() / np.sqrt(values.size)
 
 
-def test_without_a_place_to_write_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = streams.numba.njit
-
-    def readonly(*args, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(*args, **options)
-
-    monkeypatch.setattr(streams.numba, "njit", readonly)
-    assert streams.compiled(lambda n: n + 1)(2) == 3
-
-
 def test_an_error_in_a_block_is_not_lost() -> None:
     def kernel(theta, key, first, out):
         if first > 0:

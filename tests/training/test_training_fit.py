@@ -115,14 +115,17 @@ def test_a_prior_without_cdfs_works_with_a_random_start() -> None:
         quick(theta, x, prior=prior, method="bnpe_init")
 
 
-def test_progress_of_training_bounds_the_time_left(monkeypatch, capsys) -> None:
+def test_progress_of_training_says_what_is_left_after_the_first_plateau(monkeypatch, capsys) -> None:
     monkeypatch.setattr("equipoise.support.progress.INTERVAL", -1.0)  # a line an epoch
     p = quick(*toy(), epochs=200, patience=1, members=2, method="npe", progress=None)
     lines = capsys.readouterr().err.splitlines()
     assert p.history is not None and 10 < len(lines) - 1 == p.history.sizes["epoch"] < 200
-    assert lines[1].startswith("training: 1/200 2 of 2 members training") and "left" not in lines[1]
-    assert all("at most" in line and line.endswith("left") for line in lines[2:-1])
+    assert lines[1].startswith("training: 1/200 epochs · 2 of 2 members training · validation loss")
+    lower = (p.history.learning_rate.shift(epoch=-1, fill_value=0) < 1e-3).any("member").values  # in the next epoch
+    assert all(line.endswith("left") == fell for line, fell in zip(lines[1:-1], lower[:-1], strict=True))
     assert "0 of 2 members training" in lines[-1] and "left" not in lines[-1]
+    loss, best = (p.history.validation_loss.values[2].mean(), p.history.validation_loss.values[:3].min(0).mean())
+    assert f"validation loss {loss:.3f}, best {best:.3f}" in lines[3]
 
 
 def test_few_pairs_have_small_batches_unless_said_otherwise() -> None:

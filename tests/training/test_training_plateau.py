@@ -9,7 +9,7 @@ import torch
 
 from equipoise.methods import resolve
 from equipoise.training import PAPER, Settings
-from equipoise.training.loop import apply_plateau_rule
+from equipoise.training.loop import apply_plateau_rule, epochs_left
 from equipoise.training.state import MemberState
 
 
@@ -50,6 +50,23 @@ def test_a_converged_member_stops_and_a_diverged_one_is_marked() -> None:
     assert state.active.tolist() == [True, False, False]
     assert state.diverged.tolist() == [False, False, True]
     assert state.best_epoch.tolist() == [3, 0, 1]
+
+
+def test_the_least_that_is_left_is_what_members_train_that_do_not_improve() -> None:
+    settings = Settings(patience=3, epochs=100)
+    state = MemberState.fresh(torch.zeros(2, 1), 1e-3, epochs=1)
+    left, done = [], 0
+    while state.active.any():
+        left.append(epochs_left(state, settings, done))
+        # One improves in the first five epochs, and what was counted for it begins again.
+        losses = torch.tensor([9.0, 9.0 - min(done, 4)])
+        apply_plateau_rule(state, losses, losses, settings)
+        done += 1
+    assert [least for least, _ in left] == [12] * 5 + list(range(12, 0, -1))
+    assert all(least <= most <= 3 * least and most <= max(least, k) for k, (least, most) in enumerate(left))
+    assert epochs_left(state, settings, done) == (0, 0)
+    assert epochs_left(state, dataclasses.replace(settings, early_stop=False), 30) == (70, 70)
+    assert epochs_left(MemberState.fresh(torch.zeros(1, 1), 1e-3, epochs=1), settings, 99) == (1, 1)
 
 
 def test_absolute_thresholds_are_for_losses_that_can_be_negative() -> None:

@@ -12,9 +12,11 @@ from torch import Tensor
 from training_tools import SMALL, pairs, train
 
 from equipoise.methods import resolve
-from equipoise.training import Member
+from equipoise.support.devices import fixed_threads
+from equipoise.training import Member, loop
+from equipoise.training import step as training_step
 from equipoise.training.state import MemberState
-from equipoise.training.step import adam, limit
+from equipoise.training.step import Plan, adam, limit
 
 
 @pytest.mark.usefixtures("double")
@@ -81,6 +83,50 @@ def test_the_compiler_sees_every_network_for_itself(monkeypatch: pytest.MonkeyPa
             assert trained[0].history.attrs["compiled"] == 1
     assert len(sizes) > 3
     assert all(isinstance(n, int) for size in sizes for n in size[1:])
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("early_stop", [False, True])
+def test_compiling_begins_where_what_is_left_pays_for_it(early_stop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before the second epoch; what this process has compiled is used from the first; results are the same."""
+    seen: list[bool] = []
+    real = loop.step
+
+    def watched(plan: Plan, *rest: object) -> None:
+        seen.append(plan.program.fast is not None)
+        real(plan, *rest)
+
+    monkeypatch.setattr(loop, "step", watched)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(training_step, "_PROGRAMS", {})
+    monkeypatch.setattr(loop, "SMALL", 0.0)
+    settings = dataclasses.replace(SMALL, epochs=6, early_stop=early_stop, patience=2)
+    found, compiled = [], []
+    for cost in (1e9, 0.0, 1e9):
+        seen.clear()
+        monkeypatch.setattr(loop, "COMPILING", dict.fromkeys(("cpu", "cuda"), (cost, 0.5)))
+        (p,) = train([Member(resolve("bnpe_init"), 1)], [pairs()], settings=settings)
+        found.append(p.history.validation_loss.values)
+        compiled.append(list(seen))
+        assert p.history.attrs["compiled"] == int(seen[-1])
+    steps = len(seen) // len(found[0])
+    first = 2 * steps if len(seen) > 2 * steps else len(seen)
+    assert compiled == [[False] * len(seen), [False] * first + [True] * (len(seen) - first), [True] * len(seen)]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-8)
+
+
+def test_small_networks_train_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = loop.step
+    monkeypatch.setattr(loop, "step", lambda *given: (seen.append(torch.get_num_threads()), real(*given))[1])
+    settings = dataclasses.replace(SMALL, epochs=1)
+    with fixed_threads(2):
+        for least in (loop.SMALL, 0.0):
+            monkeypatch.setattr(loop, "SMALL", least)
+            train([Member(resolve("nre"), 1)], [pairs()], settings=settings)
+            assert torch.get_num_threads() == 2
+    assert seen == [1] * (len(seen) // 2) + [2] * (len(seen) // 2)
 
 
 def test_a_compiler_that_fails_costs_speed_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ ends. Outside [-B, B] the map is the identity. In the bin \([x_0, x_1] → [y_0,
 
 Where gradients are asked for, the bin is picked with a one-hot sum instead of a gather: the same numbers, but its
 gradient is a product and not a scatter, so it is deterministic and a compiler can fuse it with everything around it.
+Plain tensors on a CPU go through the compiled loops of `spline_kernels` instead, which are several times faster there.
 """
 
 from __future__ import annotations
@@ -70,6 +71,38 @@ def _log_slope(xi: Tensor, d0: Tensor, d1: Tensor, s: Tensor, inside: Tensor) ->
 
 def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
     """The spline and the logarithm of its derivative, at x with shape `(*,)`; phi has shape `(*, 3K - 1)`."""
+    if not _plain_on_cpu(x, phi):
+        return forward_of_tensors(x, phi, bins, slope)
+    from . import spline_kernels as kernels
+
+    if torch.is_grad_enabled() and (x.requires_grad or phi.requires_grad):
+        return kernels.forward_with_gradient(x, phi, bins, slope)
+    return kernels.evaluated(x, phi, bins, slope, inverse=False)
+
+
+def spline_inverse(y: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
+    """The inverse of `spline_forward`, and the logarithm of the *forward* derivative at the point found."""
+    if not _plain_on_cpu(y, phi) or (torch.is_grad_enabled() and (y.requires_grad or phi.requires_grad)):
+        return inverse_of_tensors(y, phi, bins, slope)
+    from . import spline_kernels as kernels
+
+    return kernels.evaluated(y, phi, bins, slope, inverse=True)
+
+
+def _plain_on_cpu(value: Tensor, phi: Tensor) -> bool:
+    """Whether both are arrays of one precision in memory, and no compiler or transform of functions looks on."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(type(t) is Tensor and t.device.type == "cpu" for t in (value, phi))
+        and value.dtype == phi.dtype
+        and value.dtype in (torch.float32, torch.float64)
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def forward_of_tensors(x: Tensor, phi: Tensor, bins: int, slope: float) -> tuple[Tensor, Tensor]:
+    """`spline_forward` in tensor operations, for any device, compiler and derivative."""
     horizontal, vertical, derivatives = _knots(phi, bins, slope)
     inside, (x0, x1, y0, y1, d0, d1) = _bin(horizontal, (vertical, derivatives), x)
     width = torch.where(inside, x1 - x0, 1.0)
@@ -80,8 +113,8 @@ def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -
     return torch.where(inside, y, x), _log_slope(xi, d0, d1, s, inside)
 
 
-def spline_inverse(y: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """The inverse of `spline_forward`, and the logarithm of the *forward* derivative at the point found."""
+def inverse_of_tensors(y: Tensor, phi: Tensor, bins: int, slope: float) -> tuple[Tensor, Tensor]:
+    """`spline_inverse` in tensor operations."""
     horizontal, vertical, derivatives = _knots(phi, bins, slope)
     inside, (y0, y1, x0, x1, d0, d1) = _bin(vertical, (horizontal, derivatives), y)
     height = torch.where(inside, y1 - y0, 1.0)

@@ -1,11 +1,11 @@
-"""Where to compute: a device that was asked for, looked at before anything is put there."""
+"""Where to compute: a device that was asked for, looked at before anything is put there; loops compiled for a CPU."""
 
 from __future__ import annotations
 
-__all__ = ["as_device", "cores", "fixed_threads", "unusable"]
+__all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable"]
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,3 +68,13 @@ def fixed_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """numba's compiler, keeping its results on disk where there is a place to write to."""
+    import numba
+
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # neither the package nor the home directory is writable
+        return numba.njit(nogil=True, error_model="numpy")(function)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = ["Progress", "listening"]
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +57,8 @@ class Progress:
         total: how many steps there are.
         show: False for silence; None for the default (shown).
         done: how many of them were done before.
-        at_most: whether it may end before the total is reached; the time left is then called a bound.
+        at_most: whether it may end before the total is reached; the time left is then called a bound. Where the caller
+            knows better it says so with each advance.
 
     Example:
         >>> with Progress("counting", total=3) as bar:
@@ -82,8 +84,18 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, steps: int = 1, note: str = "", last: bool = False) -> None:
-        """Count `steps` more, with a word on how it goes; `last` where no more will come, whatever the total."""
+    def advance(
+        self, steps: int = 1, note: str = "", last: bool = False, expected: tuple[float, float] | None = None
+    ) -> None:
+        """Count `steps` more.
+
+        Arguments:
+            steps: how many.
+            note: a word on how it goes.
+            last: whether no more will come, whatever the total.
+            expected: the seconds that are left at the least and probably at the most, NaN where nobody knows; None for
+                what the count and the total say.
+        """
         self.done, self.note = self.done + steps, note
         if self._listener is not None:
             self._listener(self.label, self.done, self.total, note)
@@ -91,7 +103,7 @@ class Progress:
         if not self.show:
             return
         now = time.monotonic()
-        left = "" if last else self._left(now)
+        left = "" if last else self._left(now) if expected is None else self._between(now, *expected)
         if self._first is None and steps:
             self._first = now, self.done
         if self._bar is None and now - self.started > SHOWN_AFTER and self.done < self.total and sys.stderr.isatty():
@@ -112,6 +124,15 @@ class Progress:
             return ""
         seconds = (now - began) / (self.done - before) * (self.total - self.done)
         return f"{'at most' if self.at_most else 'about'} {duration(seconds)} left"
+
+    def _between(self, now: float, least: float, most: float) -> str:
+        """The time so far, and the time left as a range; neither where it is not known."""
+        if math.isnan(least + most):
+            return ""
+        low, high = duration(least), duration(most)
+        if low.partition(" ")[2] == high.partition(" ")[2]:
+            low = low.partition(" ")[0]
+        return f"· {duration(now - self.started)} so far, about {f'{low} to ' if least < most else ''}{high} left"
 
     def _rich_bar(self) -> Any:
         try:

@@ -13,27 +13,18 @@ from __future__ import annotations
 __all__ = ["compiled", "key_of", "next_word", "normal", "run_rows", "start", "uniform"]
 
 import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
 from equipoise.support import randomness
+from equipoise.support.devices import compiled
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """numba's compiler, keeping its results on disk where there is a place to write to."""
-    try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # neither the package nor the home directory is writable
-        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 @compiled

@@ -2,6 +2,9 @@
 
 `train_stack` is the loop. On a GPU, which members are still training is checked every few epochs, on a fixed schedule,
 so that what a member is stacked with never depends on how fast the machine is.
+
+Steps run eagerly at first. They are compiled once the epochs that are probably left would save more time than that
+takes; what a step computes is the same up to rounding. On a CPU small networks train on one thread, uncompiled.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 __all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,7 +23,8 @@ import torch
 from torch import Tensor
 
 from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
-from equipoise.networks import Network, matmul_precision
+from equipoise.networks import Flat, Network, UserNetwork, matmul_precision
+from equipoise.support.devices import fixed_threads
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 
@@ -29,14 +34,19 @@ from .data import Data
 from .graphs import Graphs
 from .settings import Settings
 from .state import HISTORY, MemberState
-from .step import Plan, compiler_available, log_ratios, program_for, step
+from .step import Plan, Program, compiler_available, log_ratios, program_for, step
 
 #: Epochs between two checks of which members are still training; each of which makes a GPU wait.
 CHECK_EVERY = {"cpu": 1, "cuda": 5}
 #: The stack is made smaller once this share of it, or less, is still training.
 SHRINK_AT = 0.75
-#: Compiling pays back from about this many steps of single members on.
-COMPILE_FROM = {"cpu": 20_000, "cuda": 200_000}
+#: The seconds that compiling a step takes, and the share of a step's time that it saves: on two cores, and on an H200.
+COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
+#: On a CPU steps of fewer multiplications than this are computed by one thread and not compiled: five spline flows with
+#: two layers of 64, in batches of 256, have 4e7 and take 10 ms either way; with three layers of 256 they have 7e8.
+SMALL = 1e8
+#: How many of the last epochs say how long the next will take.
+RECENT = 10
 
 #: Called with the number of an epoch and a dictionary of arrays with shape `(M,)`, one for each of `HISTORY`; NaN for
 #: members that have stopped.
@@ -76,6 +86,8 @@ def train_stack(
     """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here."""
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
+    small = _small(inputs, plan)
+    undecided = settings.compile is None and plan.program.fast is None and not small and compiler_available(device)
     inputs.network.embedding.prepare(device)
     all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
     present, epoch, spent = torch.arange(len(all_members.weights)), 0, 0.0
@@ -102,18 +114,18 @@ def train_stack(
     state, batches = all_members.select(present, device), None
     active, clock = state.active.cpu(), time.monotonic()
     complete = present, state, epoch  # to go on from after an interrupt: no step of a next epoch is in it
-    bar = Progress(label, settings.epochs, progress, done=epoch, at_most=settings.early_stop)
+    bar = Progress(label, settings.epochs, progress, done=epoch)
     try:
         # Graphs are captured on the current GPU, so it has to be the one that the stack is on.
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        with current, matmul_precision(settings.tf32), bar:
+        with current, matmul_precision(settings.tf32), fixed_threads(1) if small else nullcontext(), bar:
             bar.advance(0)
             while bool(active.any()) and epoch < settings.epochs:
                 leaving = int(active.sum()) <= SHRINK_AT * len(active)
                 if leaving:
                     all_members.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
-                if batches is None or leaving:  # until members leave, buffers stay where they are, as graphs need them
+                if batches is None or leaving:  # else buffers stay where they are, as graphs need them
                     batches = Batches(inputs.data, inputs.rows, state, plan.batch)
                     possible = device.type == "cuda" and inputs.network.capturable(device)
                     graphs = Graphs(possible, [*state.tensors().values(), batches.cursor])
@@ -135,7 +147,16 @@ def train_stack(
                 complete = present, state, epoch
                 if on_epoch is not None:
                     _report(on_epoch, new, state, present, len(all_members.weights))
-                bar.advance(len(new), _note(state, len(all_members.weights)), last=not bool(active.any()))
+                # The first epoch sets things up, and its time says nothing about others.
+                pace = float(seconds[max(1, epoch - RECENT) : epoch].mean())
+                left = [pace * n for n in epochs_left(state, settings, epoch)]
+                early = settings.early_stop and bool((state.learning_rate == settings.learning_rate).all())
+                note, ended = _note(state, len(all_members.weights)), not bool(active.any())
+                bar.advance(len(new), note, ended, (math.nan, math.nan) if early else (left[0], left[1]))
+                cost, saved = COMPILING.get(device.type, COMPILING["cuda"])
+                if undecided and saved * left[1] > cost:
+                    undecided, batches = False, None  # graphs are recorded again
+                    plan = dataclasses.replace(plan, program=_program(inputs, True))
                 if checkpoint is not None and checkpoint.due() and bool(active.any()):
                     save(present, state, epoch)
     except KeyboardInterrupt:
@@ -157,14 +178,9 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         raise ValueError(f"batch_size={batch} is too small for {rolls} rolls of θ, which need {least}")
     full, rest = divmod(train, batch)
     sizes = (batch,) * full + ((rest,) if settings.partial_batch and rest >= least else ())
-    compiled = settings.compile
-    if compiled is None:
-        steps = settings.epochs * full * len(inputs.state.weights)
-        compiled = steps >= COMPILE_FROM.get(device.type, 0) and compiler_available(device)
-    kinds, _ = objective_kinds(inputs.objectives)
     groups = torch.arange(validation).split(batch if settings.validation == "batches" else validation)
     return Plan(
-        program=program_for(network, tuple(kinds), rolls, compiled, device),
+        program=_program(inputs, settings.compile),
         settings=settings,
         trainable=network.layout.trainable.to(device, inputs.state.weights.dtype).unsqueeze(0),
         batch=batch,
@@ -172,6 +188,37 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         least=least,
         rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
+
+
+def _program(inputs: StackInputs, compiled: bool | None) -> Program:
+    kinds, rolls = objective_kinds(inputs.objectives)[0], max(map(rolls_needed, inputs.objectives))
+    return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device)
+
+
+def _small(inputs: StackInputs, plan: Plan) -> bool:
+    """Whether a step on a CPU is so small that neither threads nor a compiler make it faster.
+
+    An embedding may do any number of multiplications with a weight, so that this is for networks of numbers alone.
+    """
+    products = inputs.state.weights.numel() * plan.batch * len(plan.rolled)
+    flat = isinstance(inputs.network.embedding, Flat) and not isinstance(inputs.network, UserNetwork)
+    return flat and products < SMALL and inputs.data.device.type == "cpu"
+
+
+def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int, int]:
+    """How many more epochs a stack trains at the least and, probably, at the most.
+
+    A member stops after `patience + 1` epochs in a row without improvement at its learning rate and at each lower one
+    (`apply_plateau_rule`). Epochs that improve come on top. How many is a guess: the rest takes as long as what was
+    done, and not more than three times the least.
+    """
+    rest = settings.epochs - done
+    if not settings.early_stop:
+        return rest, rest
+    falls = (settings.min_learning_rate / state.learning_rate).log() / math.log(settings.factor)
+    rates = 1 + (falls - 1e-3).ceil().clamp(min=0)
+    least = min(rest, int(((rates * (settings.patience + 1) - state.bad_epochs) * state.active).max()))
+    return least, min(rest, max(least, min(done, 3 * least)))
 
 
 def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
@@ -243,8 +290,9 @@ def _report(on_epoch: OnEpoch, epochs: range, state: MemberState, present: Tenso
 
 
 def _note(state: MemberState, members: int) -> str:
-    """A line for the progress bar."""
-    last = state.history[:, :, int(state.epoch)].nanmedian(0).values.tolist()
+    """A line for the progress bar: losses are means over the members that are training."""
+    last = state.history[:, :, int(state.epoch)].nanmean(0).tolist()
     loss, balance = last[HISTORY.index("validation_loss")], last[HISTORY.index("balance")]
-    text = f"{int(state.active.sum())} of {members} members training · loss {loss:.3f}"
+    text = f"epochs · {int(state.active.sum())} of {members} members training · validation loss {loss:.3f}"
+    text += f", best {float(state.best_loss[state.history[:, 0, int(state.epoch)].isfinite()].mean()):.3f}"
     return text + ("" if np.isnan(balance) else f" · balance {balance:.1e}")

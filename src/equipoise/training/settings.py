@@ -51,7 +51,8 @@ class Settings:
         split: which rows are for validation: "shuffled" for random ones, "prefix" for the last.
         tf32: on a GPU, multiply matrices in TF32 (10 bits of mantissa, sums in float32), which is twice as fast or
             more; everything else is float32. A trained posterior follows PyTorch's own switches.
-        compile: whether to use torch.compile; None where it pays back.
+        compile: whether to use torch.compile; None where it pays back within the training, by the clock. Compiled steps
+            round differently: give True or False for numbers that repeat to the last bit.
     """
 
     epochs: int = 500

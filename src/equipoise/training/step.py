@@ -170,15 +170,20 @@ _NUMBERS = itertools.count()
 
 
 def program_for(
-    network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool, device: torch.device
+    network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool | None, device: torch.device
 ) -> Program:
     """The program for a network and its objectives; made once per shape and kept, so that compiling is paid once.
 
-    A program with a user's module in it is not kept: the module may change in ways that its description does not show.
+    `compiled` is None for what this process compiled before, if it did. (From one process to the next PyTorch keeps
+    compiled code on disk, unless told otherwise: its FX graph cache.) A program with a user's module in it is not kept:
+    the module may change in ways that its description does not show.
     """
     layout = network.layout
     own = hasattr(network, "network") or hasattr(network.embedding, "module")
-    key = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, compiled, device)
+    known = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, device)
+    if compiled is None:
+        compiled = (*known, True) in _PROGRAMS
+    key = (*known, compiled)
     if key in _PROGRAMS and not own:
         return _PROGRAMS[key]
 
