@@ -45,15 +45,17 @@ class Layout:
         self.size = sum(self.padded)
         everywhere = dict.fromkeys(self.shapes, torch.ones(())) | dict(masks or {})
         self.trainable = self.flatten({n: everywhere[n].float().expand(1, *s) for n, s in self.shapes.items()})[0]
+        self.constant = {name for name, mask in everywhere.items() if not bool(mask.any())}
 
     def cut(self, flat: Tensor) -> StackedWeights:
-        """The parameters in a buffer with shape `(M, P)`, as views."""
+        """The parameters in a buffer with shape `(M, P)`, as views; without a gradient where nothing is trained."""
         members = flat.shape[0]
         parts = zip(self.shapes.items(), self.sizes, flat.split(self.padded, dim=1), strict=True)
         views = {}
         for (name, shape), size, part in parts:
             # Most sizes are multiples of the alignment, and a slice of everything would still copy its gradient.
-            views[name] = (part if part.shape[1] == size else part[:, :size]).view(members, *shape)
+            view = (part if part.shape[1] == size else part[:, :size]).view(members, *shape)
+            views[name] = view.detach() if name in self.constant else view
         return views
 
     def flatten(self, stack: Mapping[str, Tensor]) -> Tensor:
