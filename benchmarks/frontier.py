@@ -51,7 +51,7 @@ def points_of(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> I
         here, truth = x[low : low + size].to(posterior.device), theta[low : low + size].to(posterior.device)
         known = posterior.observed(here)
         torch.manual_seed(seed + low)
-        broad = prior.sample((PRIOR, len(truth)))
+        broad = prior.sample((PRIOR, len(truth))).to(truth)
         at = torch.cat([truth.unsqueeze(0), q.draw(OWN, known, gen), broad])
         yield q.at(at, known).double(), prior.log_prob(at).double()
 

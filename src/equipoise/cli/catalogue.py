@@ -54,6 +54,9 @@ def methods(as_json: AsJson = False) -> None:
         columns |= {"strength": "λ", "start": "start", "paper": "in the paper"}
         shown = ([f"{v:g}" if isinstance(v, float) else v for v in map(row.get, columns)] for row in rows)
         _print(columns.values(), shown)
+        print(
+            "`equipoise fit` also has 'calibrated', its default: small spline flows, cross-fitted, mixed and tempered."
+        )
 
 
 def _print(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -55,7 +55,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-@app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --method bnpe_init --out model")
+@app.command(epilog="Example:  equipoise fit pairs.h5 --prior 'uniform(-3,3)^2' --out model")
 def fit(
     data: Annotated[
         Path, Argument(metavar="DATA", help="Pairs (theta, x): .h5, .npz, .csv, .parquet, a store, or theta.npy.")
@@ -67,7 +67,15 @@ def fit(
         ),
     ],
     out: Annotated[Path, Option("--out", "-o", metavar="MODEL", help="The directory to save the posterior in.")],
-    method: Annotated[str, Option("--method", "-m", autocompletion=complete_methods)] = "bnpe_init",
+    method: Annotated[
+        str,
+        Option(
+            "--method",
+            "-m",
+            autocompletion=complete_methods,
+            help="'calibrated', or a name that `equipoise methods` lists.",
+        ),
+    ] = "calibrated",
     x: XFile = None,
     theta_key: ThetaKey = None,
     x_key: XKey = None,
@@ -75,7 +83,17 @@ def fit(
     embedding: Annotated[
         str | None, Option(metavar="HOW", help="'flatten', 'convolution', or FILE.py:NAME, an nn.Module of your own.")
     ] = None,
-    members: Annotated[int, Option(help="Networks; the posterior is their mixture.")] = 5,
+    members: Annotated[
+        int | None,
+        Option(metavar="N", help="Networks, whose mixture is the posterior; 10 if calibrated, else 5, unless given."),
+    ] = None,
+    folds: Annotated[
+        int | None, Option(metavar="F", help="Cross-fit in so many folds; 5 if calibrated, else none, unless given.")
+    ] = None,
+    calibrate: Annotated[
+        bool | None,
+        Option("--calibrate/--no-calibrate", help="Temper by the out-of-fold pairs; yes if the method is calibrated."),
+    ] = None,
     epochs: Annotated[int, Option(help="At most this many.")] = 500,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Pairs in a batch; 256, or fewer for few simulations, unless given.")
@@ -114,6 +132,8 @@ def fit(
             prior=the_prior,
             method=method,
             members=members,
+            folds="auto" if folds is None else folds,
+            calibrate=calibrate,
             epochs=epochs,
             batch_size=batch_size,
             embedding=embedding if embedding in EMBEDDINGS else read_embedding(embedding, seed),
