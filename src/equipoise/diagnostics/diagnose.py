@@ -26,7 +26,16 @@ from .dataset import ExactLogProb, Findings, as_dataset, exact_values
 from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .normalizers import FROM_FEW, FROM_MORE
 from .packages import as_surrogate
-from .pair_statistics import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, PairStatistics, on_cells, pair_statistics
+from .pair_statistics import (
+    CELLS_UP_TO,
+    RECIPES,
+    RELEASED_BINS,
+    Batch,
+    PairStatistics,
+    on_cells,
+    pair_statistics,
+    shares_points,
+)
 from .surrogates import Surrogate
 from .uniformity import tarp_references
 
@@ -203,7 +212,7 @@ def _over_pairs(
             if low == 0:
                 check_mixture(s, s.look(all_theta[:1], here[:1]), mixture)
             batch = Batch(all_theta[rows], before[rows], s.embed(here), reference[rows], scale)
-            if mixture and s.tempered is not None:
+            if mixture and s.tempered is not None and not shares_points(s, recipe, mixture):
                 mixed = batch._replace(x=s.tempered.embed(here))
                 each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
                 whole = pair_statistics(s.tempered, mixed, samples, recipe, stream, limit, False)

@@ -1,8 +1,13 @@
 """Everything that is read off one batch of pairs, for all members and their mixture.
 
-A batch goes one of three ways to a set of points with weights, and from there through `statistics_of`.
+A batch goes one of four ways to a set of points with weights, and from there through `statistics_of`.
 
-- *Draws* (flows, and posteriors of other packages): L draws of every member, weight 1; draws outside the prior's
+- *Shared draws* (flows with their mixture, tempered or not): draws of t q + (1 - t) p, q being the mixture and t its
+  temperature, at which every member is evaluated once. Member m ranks θ* among them with the weights q_m over that
+  density, and what is tempered with its own (`tempering`), whose mean is Z_t. The draws are independent, so that all
+  ranks are exactly uniform under calibration (`ranks`). Draws of each member apart would need twice the evaluations.
+
+- *Draws* (members alone, and posteriors of other packages): L draws of every member, weight 1; draws outside the prior's
   support get weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from a member
   chosen at random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of
   the cut densities over the one of the raw densities.
@@ -20,7 +25,16 @@ and for classifiers a fixed grid of 100 cells a side.
 
 from __future__ import annotations
 
-__all__ = ["CELLS_FROM", "RECIPES", "RELEASED_BINS", "Batch", "PairStatistics", "on_cells", "pair_statistics"]
+__all__ = [
+    "CELLS_FROM",
+    "RECIPES",
+    "RELEASED_BINS",
+    "Batch",
+    "PairStatistics",
+    "on_cells",
+    "pair_statistics",
+    "shares_points",
+]
 
 import math
 from typing import Any, NamedTuple
@@ -45,6 +59,8 @@ RELEASED_BINS = 100
 CELLS_UP_TO = 3
 #: From this many samples on, a classifier of one or two parameters is interpolated: it takes about 2,000 evaluations.
 CELLS_FROM = 512
+#: Draws that a tempered mixture and its members share, for each one that is asked for: weights cost effective points.
+TEMPERED_DRAWS = 1.5
 #: Densities that agree to this much are tied, where one of them is interpolated.
 TIED = 1e-5
 
@@ -125,6 +141,8 @@ def pair_statistics(
         found = [_from_cells(surrogate, batch, samples, generator, limit)]
     elif surrogate.kind == "classifier":
         found = _from_proposals(surrogate, batch, samples, released, generator, limit, mixture)
+    elif shares_points(surrogate, recipe, mixture):
+        found = _from_shared_draws(surrogate, batch, samples, generator, limit)
     else:
         found = _from_draws(surrogate, batch, samples, released, generator, limit, mixture)
     if not mixture:
@@ -139,6 +157,12 @@ def on_cells(s: Surrogate, samples: int, recipe: str, mixture: bool) -> bool:
     fits = s.kind == "classifier" and s.prior is not None and fits_cells(s.prior)
     alone = s.n_members == 1 or (not mixture and s.own_points)
     return fits and samples >= CELLS_FROM and recipe != "released" and alone
+
+
+def shares_points(s: Surrogate, recipe: str, mixture: bool) -> bool:
+    """Whether members and mixture are ranked among the same draws."""
+    mixed = mixture and (s.n_members > 1 or s.tempered is not None)
+    return s.kind == "flow" and recipe != "released" and mixed
 
 
 def statistics_of(
@@ -237,6 +261,76 @@ def _inside_cells(cells: Cells, prior: Prior, truth: Tensor, generator: torch.Ge
     own = torch.where(found, cells.log_mass.gather(1, home).squeeze(1), -math.inf)
     others = torch.where(found.unsqueeze(1), -math.inf, cells.log_mass.gather(1, home))
     return RankPoints(theta, cells.log_mass.scatter(1, home, others), own)
+
+
+# --- shared draws ----------------------------------------------------------------------------------------------------
+
+
+def _from_shared_draws(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limit: int) -> list[PairStatistics]:
+    """Members and mixture among draws of t q + (1 - t) p."""
+    t, members, pairs, prior = s.temperature, s.n_members, len(b.theta), s.prior
+    assert prior is not None
+    height = max(1, limit // (members * pairs))
+    rows = n if t == 1 else math.ceil(TEMPERED_DRAWS * n)
+    source = _chosen(s, (rows, pairs), generator)
+    if t < 1:
+        coin = torch.rand(source.shape, device=source.device, generator=generator)
+        source = torch.where(coin < t, source, members)
+    # The k-th point of a pair that is from member m is the k-th draw of that member.
+    place = torch.zeros_like(source)
+    for m in range(members):
+        mine = source == m
+        place = torch.where(mine, mine.cumsum(0) - 1, place)
+    most = n if s.can_leak else int(place.max()) + 1
+    drawn = [s.draw(min(height, most - done), b.x, generator)[0] for done in range(0, most, height)]
+    own = torch.cat(drawn, 1)
+    points = own[source.clamp(max=members - 1), place, torch.arange(pairs, device=own.device)]
+    if t < 1:
+        others = _prior_draws(prior, rows, pairs, generator).to(points)
+        points = torch.where((source < members).unsqueeze(-1), points, others)
+
+    zero = torch.zeros(members, pairs, dtype=points.dtype, device=points.device)
+    log_inside, leakage, outside, at = zero, zero, None, points
+    if s.can_leak:
+        share = prior.contains(own).to(points.dtype).mean(1)
+        # Half a draw stands for none: a member that has leaked away entirely keeps a finite, and terrible, density.
+        log_inside, leakage, outside = share.clamp_min(0.5 / most).log(), 1 - share, ~prior.contains(points)
+        at = torch.where(outside.unsqueeze(-1), b.theta, points)
+    theta = torch.cat([torch.stack([b.theta, b.rolled]), at])
+    values = torch.cat([s.log_density(part, b.x) for part in theta.split(height)], 1)
+    if bool(values.isnan().any()):  # a member that has diverged would take the others with it
+        return _from_draws(s, b, n, False, generator, limit, True)
+    log_prior = s.log_prior(theta)
+    raw, whole = _mean(values, s.log_weights), _mean(values - log_inside.unsqueeze(1), s.log_weights)
+    log_g, log_z = raw, zero[:1]
+    if t < 1:
+        log_g = torch.logaddexp(raw + math.log(t), log_prior + math.log1p(-t))
+        whole = log_prior + t * (whole - log_prior)
+
+    def weighted(density: Tensor) -> RankPoints:
+        log_w = density - log_g
+        inside = log_w[:, 2:] if outside is None else log_w[:, 2:].masked_fill(outside, -math.inf)
+        return RankPoints(points.unsqueeze(0), inside, log_w[:, 0])
+
+    mixed = weighted(whole)
+    if t < 1:
+        assert mixed.log_w is not None
+        log_z = mixed.log_w.logsumexp(1) - math.log(rows)
+    elif outside is None:
+        mixed = RankPoints(mixed.theta)
+
+    def statistics(
+        among: RankPoints, density: Tensor, log_z: Tensor, at_truth: Tensor, ratios: Tensor, leakage: Tensor
+    ) -> PairStatistics:
+        found = Densities(density[:, 2:], density[:, 0], log_z, at_truth, ratios[:, 0], ratios[:, 1], leakage)
+        return statistics_of(among, found, b, False, generator)
+
+    ratios = (values - log_prior)[:, :2]
+    each = statistics(weighted(values), values, log_inside, values[:, 0], ratios, leakage)
+    lost = _mean(leakage.log(), s.log_weights).exp()
+    truth = raw[:, 0] if t == 1 else whole[:, 0] - log_z
+    ratios = (whole - log_prior)[:, :2] - log_z.unsqueeze(1)
+    return [each, statistics(mixed, whole, log_z, truth, ratios, lost if t == 1 else torch.zeros_like(lost))]
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------
