@@ -7,10 +7,10 @@ A batch goes one of four ways to a set of points with weights, and from there th
   density, and what is tempered with its own (`tempering`), whose mean is Z_t. The draws are independent, so that all
   ranks are exactly uniform under calibration (`ranks`). Draws of each member apart would need twice the evaluations.
 
-- *Draws* (members alone, and posteriors of other packages): L draws of every member, weight 1; draws outside the prior's
-  support get weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from a member
-  chosen at random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of
-  the cut densities over the one of the raw densities.
+- *Draws* (members alone, and posteriors of other packages): L draws of every member, weight 1; draws outside the
+  prior's support get weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from
+  a member chosen at random, which is a draw of the mixture; where members leak by different amounts its weight is the
+  mixture of the cut densities over the one of the raw densities.
 - *Cells* (classifiers with up to two parameters, from `CELLS_FROM` samples on, no mixture): the posterior interpolated
   on cells (`equipoise.posteriors.cells`), whose masses are the weights. The HPD rank is that of the density itself, to
   a few thousandths; θ* stands for the mass of its own cell, and only that and ties are random. For SBC and TARP a point
