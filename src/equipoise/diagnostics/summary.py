@@ -143,9 +143,7 @@ def _reported(one: xr.Dataset) -> list[str]:
     lines = [row[0].ljust(width) + "".join(f"   {cell:>13}" for cell in row[1:]) for row in rows]
     misses = one["interval_coverage"] + TWO_SIDED * one["interval_coverage_se"] < one["report_level"]
     if one["verdict"] == OVERCONFIDENT and not bool(misses.any()):
-        lines.append(
-            "no interval of a single parameter is seen below its level: it is joint regions that are too small"
-        )
+        lines.append("no interval of a single parameter is seen below its level; joint regions are too small")
     return lines
 
 
@@ -168,7 +166,7 @@ def _table(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> l
     columns += [("nats over prior", _column(ds, "gain", 2))]
     columns += [("information", [f"{v:.2f}" if np.isfinite(v) else "–" for v in ds["information_kept"].values])]
     columns += [("balance g", _column(ds, "balance_signed", 3))]
-    rows = [f"{m:<9} {v:<22}" for m, v in zip(["member", *members], ["verdict", *verdicts], strict=True)]
+    rows = [f"{m:<10} {v:<22}" for m, v in zip(["member", *members], ["verdict", *verdicts], strict=True)]
     for name, cells in columns:
         if any(c != "–" for c in cells):
             width = max(map(len, (name, *cells)))
@@ -232,8 +230,8 @@ def _next(ds: xr.Dataset, verdicts: dict[str, str], judged: Sequence[str]) -> li
         mix = "" if several else "mix several networks (eq.fit, members=5), or "
         lines.append(
             f"what to do about {listed(bad)}: {mix}temper it with eq.calibrate(posterior, theta, x) on about "
-            f"{CALIBRATION_PAIRS:,} fresh pairs (cost where it was measured: {CALIBRATION_COST} nats), or train on more "
-            "simulations; then judge again with fresh pairs"
+            f"{CALIBRATION_PAIRS:,} fresh pairs (cost where it was measured: {CALIBRATION_COST} nats), or train on "
+            "more simulations; then judge again with fresh pairs"
         )
     elif alone:
         lines.append(f"what to do: use the mixture as a whole; {listed(alone)} alone would be overconfident")
