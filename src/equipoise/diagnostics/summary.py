@@ -125,10 +125,10 @@ def _worst(one: xr.Dataset) -> str:
     levels, low = one["level"].values, one["too_low"].values.astype(bool)
     if not low.any():
         return told
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(int), [0]])))
-    runs = [(levels[a], levels[b - 1]) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    where = listed([f"{a:g}" if a == b else f"{a:.2g} to {b:.2g}" for a, b in runs], most=3)
-    return f"{told}; too low at level {where}"
+    first, last = levels[low][0], levels[low][-1]
+    return f"{told}; too low at " + (
+        f"{low.sum()} levels from {first:g} to {last:g}" if low.sum() > 1 else f"{first:g}"
+    )
 
 
 def _reported(one: xr.Dataset) -> list[str]:
