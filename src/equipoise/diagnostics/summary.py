@@ -126,9 +126,8 @@ def _worst(one: xr.Dataset) -> str:
     if not low.any():
         return told
     first, last = levels[low][0], levels[low][-1]
-    return f"{told}; too low at " + (
-        f"{low.sum()} levels from {first:g} to {last:g}" if low.sum() > 1 else f"{first:g}"
-    )
+    where = f"level {first:g}" if first == last else f"{low.sum()} levels from {first:g} to {last:g}"
+    return f"{told}; too low at {where}"
 
 
 def _reported(one: xr.Dataset) -> list[str]:
