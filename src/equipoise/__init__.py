@@ -48,6 +48,7 @@ _HOME = {
     "load": "posteriors",
     "calibrate": "diagnostics",
     "diagnose": "diagnostics",
+    "summary": "diagnostics",
 }
 _MODULES = (
     "diagnostics",
@@ -68,6 +69,7 @@ __all__ = ["__version__", *_HOME]
 if TYPE_CHECKING:
     from .diagnostics import calibrate as calibrate
     from .diagnostics import diagnose as diagnose
+    from .diagnostics import summary as summary
     from .methods import METHODS as METHODS
     from .methods import Method as Method
     from .posteriors import Posterior as Posterior

@@ -121,16 +121,15 @@ def test_dataset_keeps_the_contract(result: xr.Dataset):
     assert (result.calibration_lower <= result.level).all() and (result.level <= result.calibration_upper).all()
     assert all("long_name" in result[v].attrs for v in result.data_vars)
     text = summary(result)
-    assert text.count("\n") - text.count("\nnote: ") == 7 and "overconfident" in text
+    assert "overconfident" in text and "member  " in text
 
 
 @pytest.mark.parametrize(("n", "words"), [(500, "about 1,200"), (499, "at least about 1,200")])
 def test_the_summary_projects_as_firmly_as_it_can(result: xr.Dataset, n: int, words: str):
-    to_settle = xr.DataArray([0.0, 1234.0, np.inf, 0.0], dims="member")
-    text = summary(result.assign(pairs_to_settle=to_settle).assign_attrs(pairs=n))
-    assert [
-        f"({words} more pairs would settle it if the curve stays as it is)" in row for row in text.splitlines()[:7]
-    ] == [False, False, True, False, False, False, False]
+    to_settle = xr.DataArray([0.0, 0.0, np.inf, 1234.0], dims="member")
+    open_ = result.assign(pairs_to_settle=to_settle, verdict=("member", np.array(["inconclusive"] * 4, object)))
+    text = summary(open_.assign_attrs(pairs=n))
+    assert f"; {words} more pairs would settle it if the curve stays as it is" in text
 
 
 def test_results_go_to_netcdf_and_back(result: xr.Dataset, tmp_path):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from diagnostics_fakes import GaussianPosterior, Likelihood, PriorPosterior, exact_log_prob, pairs
+from diagnostics_fakes import SIGMA, TAU, GaussianPosterior, Likelihood, PriorPosterior, exact_log_prob, pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -68,6 +69,23 @@ def test_ranks_are_uniform_under_calibration_for_any_number_of_points(dim: int, 
         for ranks in (one["rank"], one["tarp_rank"], *one["sbc_rank"]):
             # About 300 such tests; one falls below 1e-6 with probability 3e-4.
             assert stats.kstest(ranks.values, "uniform").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("truth", ["0", "1", "mixture"])
+def test_shared_draws_give_uniform_ranks_to_members_that_differ(truth: str):
+    """θ* of a member, or of the mixture: its ranks are uniform from three draws of the mixture, and others' are not."""
+    scales = [0.4, 2.0]
+    _, x = pairs(4000, 2, seed=3)
+    member = torch.arange(4000) % 2 if truth == "mixture" else torch.full((4000,), int(truth))
+    torch.manual_seed(0)
+    theta = x / (1 + SIGMA**2) + TAU * torch.tensor(scales)[member, None] * torch.randn(4000, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these θ are not draws of the prior
+        ds = diagnose(GaussianPosterior(scales, 2), theta, x, samples=3)
+    for name in ("0", "1", "mixture"):
+        one = ds.sel(member=name)
+        uniform = [stats.kstest(r.values, "uniform").pvalue for r in (one["rank"], one["tarp_rank"], *one["sbc_rank"])]
+        assert min(uniform) > 1e-5 if name == truth else min(uniform) < 1e-5
 
 
 def test_ranks_from_prior_draws_are_uniform_where_the_prior_has_no_cdf():

@@ -60,7 +60,7 @@ def test_a_density_that_is_not_normalised_is_not_reported(build):
     assert f"the log_prob of this {type(posterior).__name__} is not normalised" in ds.attrs["notes"]
     assert float(ds.prior_log_prob) < 0
     text = summary(ds)
-    assert "less about the true parameters" not in text and "log posterior  " not in text.splitlines()[0]
+    assert "less about the true parameters" not in text and "log posterior  " not in text
     # The posterior is exact, so its ranks are uniform. Draws of the proposal, the prior, would give an area of +0.4;
     # the standard error is 0.037.
     assert abs(float(ds.coverage_auc[0])) < 0.15
@@ -174,4 +174,4 @@ def test_leakage_is_reported_and_not_warned_of():
     ds = diagnose(posterior, theta, x, samples=150)
     share = np.mean([float(posterior.leakage_correction(o[None], num_rejection_samples=500)) for o in x[:25]])
     assert float(ds.leakage[0, ...].mean()) == pytest.approx(1 - share, abs=0.1)
-    assert f"leakage: {100 * float(ds.leakage[0]):.0f}% of the mass of 0 and mixture lies outside" in summary(ds)
+    assert f"leakage: {100 * float(ds.leakage[0]):.0f}% of the mass of posterior lies outside" in summary(ds)

@@ -224,3 +224,17 @@ def test_holm_keeps_the_family_wise_rate_and_resolves_thousands_of_cells():
 def test_bad_options_are_refused(options: dict[str, float]):
     with pytest.raises(ValueError, match=next(iter(options))):
         verdicts.judge(np.random.default_rng(0).random(100), **options)
+
+
+def test_the_verdict_from_half_upwards_asks_nothing_of_lower_levels():
+    rng = np.random.default_rng(5)
+    false = (verdicts.judge(rng.random((1000, 500)), upper=True).p_value <= 0.05).mean()
+    assert 0.02 < false < 0.08  # 5%; outside with probability 2e-5
+    u = rng.random(3000)
+    low_only = np.where(u < 0.4, 0.4 * np.sqrt(u / 0.4), u)  # coverage is too low up to level 0.4, and right above
+    assert verdicts.judge(low_only).verdict == "overconfident"
+    upper = verdicts.judge(low_only, upper=True)
+    assert upper.verdict != "overconfident" and upper.p_value > 0.05
+    high_only = np.where(u > 0.9, 1 - (1 - u) / 3, u * 0.9)  # too low at the highest levels alone
+    assert verdicts.judge(high_only, upper=True).verdict == "overconfident"
+    assert verdicts.judge(u**2, upper=True).verdict == "certified conservative"

@@ -111,6 +111,27 @@ def test_coverage_draws_the_curve_and_its_band(diagnosed: xr.Dataset):
     assert drawn(given, diagnosed.coverage.sel(member="0") - LEVEL)
 
 
+def test_the_summary_draws_the_curve_and_every_interval(diagnosed: xr.Dataset):
+    level = [0.68, 0.95]
+    shares = {
+        "interval_coverage": (("member", "parameter", "report_level"), np.full((3, 2, 2), [[0.6, 0.9], [0.7, 0.94]])),
+        "region_coverage": (("member", "report_level"), np.full((3, 2), [0.5, 0.8])),
+    }
+    shares |= {f"{name}_se": (dims, np.full(v.shape, 0.01)) for name, (dims, v) in shares.items()}
+    ds = diagnosed.assign(shares).assign(gain=("member", [1.0, 2.0, 2.5])).assign_coords(report_level=level)
+    ds.attrs["pairs"] = 500
+    curve, intervals = plots.summary(ds, names=["beta", "gamma"])
+    assert drawn(curve, ds.coverage.sel(member="mixture"))
+    for i, share in enumerate(([0.6, 0.7, 0.5], [0.9, 0.94, 0.8])):
+        assert any(np.allclose(line.get_xdata(), share) for line in intervals.lines if len(line.get_xdata()) == 3), i
+    assert [t.get_text() for t in intervals.get_yticklabels()] == ["beta", "gamma", "joint region"]
+    told = curve.figure.get_suptitle().lower()
+    assert told == str(ds.verdict.sel(member="mixture").values)
+    # Numbers of the dataset are parameters without names; names of the dataset are used.
+    named = ds.assign_coords(parameter=["a", "b"])
+    assert [t.get_text() for t in plots.summary(named)[1].get_yticklabels()] == ["a", "b", "joint region"]
+
+
 def test_sbc_and_tarp_draw_departures_from_uniformity(diagnosed: xr.Dataset):
     ax = plots.sbc(diagnosed, names=["a", "b"])
     assert drawn(ax, diagnosed.sbc.sel(member="mixture", parameter=1) - LEVEL)

@@ -39,14 +39,17 @@ Array = NDArray[np.float64]
 
 #: Where the curves are compared, in the scale of the true coverage.
 GRID: Array = np.sin(np.linspace(0, np.pi / 2, 201)[1:-1]) ** 2
+#: Levels that people report begin here.
+HALF = 0.5
 #: Simulated curves behind each threshold. The level of a 5% threshold is then known to ±0.15%.
 DRAWS = 20_000
 
 
 class NullStatistics(NamedTuple):
-    """Sorted draws of γ₁ and γ₂ for calibrated ranks, each with shape `(DRAWS,)`."""
+    """Sorted draws of γ₁, of γ₁ from level ½ upwards, and of γ₂, for calibrated ranks, each with shape `(DRAWS,)`."""
 
     one_sided: Array
+    upper: Array
     two_sided: Array
 
 
@@ -68,11 +71,11 @@ def binomial_sf(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @lru_cache(maxsize=64)
 def null_statistics(n: int) -> NullStatistics:
-    """The distribution of γ₁ and γ₂ over `n` calibrated ranks, simulated once for each n."""
+    """The distribution of these statistics over `n` calibrated ranks, simulated once for each n."""
     if n < 1:
         raise ValueError(f"a band needs at least one rank, got n = {n}")
     rng = np.random.default_rng(sequence(0, "diagnostics", "null statistics", n))
-    one, two = np.ones(DRAWS), np.ones(DRAWS)
+    one, upper, two = np.ones(DRAWS), np.ones(DRAWS), np.ones(DRAWS)
     count, below = np.zeros(DRAWS, dtype=np.int64), 0.0
     for z in GRID:
         count += rng.binomial(n - count, (z - below) / (1 - below))
@@ -81,8 +84,10 @@ def null_statistics(n: int) -> NullStatistics:
         k = np.arange(first, last + 1)
         cdf, sf = binomial_cdf(k, n, z)[count - first], binomial_sf(k, n, z)[count - first]
         np.minimum(one, cdf, out=one)
+        if z >= HALF:
+            np.minimum(upper, cdf, out=upper)
         np.minimum(two, 2 * np.minimum(cdf, sf), out=two)
-    return NullStatistics(np.sort(one), np.sort(two))
+    return NullStatistics(np.sort(one), np.sort(upper), np.sort(two))
 
 
 def simultaneous_threshold(n: int, confidence: float = 0.95) -> float:

@@ -21,9 +21,10 @@ from equipoise.support.words import STAYS
 
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
 from .coverage import coverage_auc, coverage_curve, levels_covered
+from .local_check import LOCAL_BINS, LOCAL_LEVELS, local_table
 from .scores import information_kept, mean_and_error, signed_balance
 from .uniformity import uniformity_p_value
-from .verdicts import Verdicts, judge
+from .verdicts import Verdicts, judge, too_low
 
 ExactLogProb = Callable[[Tensor, Tensor], Any]
 
@@ -44,6 +45,7 @@ class Findings:
         alpha: the rate of false verdicts, and of curves that leave their bands.
         delta: how far below its level a certified coverage may lie at most.
         tolerance: "level" or "constant", as in `diagnose`.
+        report_levels: of the intervals and regions that people report, with shape `(R,)`.
     """
 
     pairs: dict[str, Array]
@@ -57,6 +59,7 @@ class Findings:
     alpha: float
     delta: float
     tolerance: str
+    report_levels: Array
 
     @property
     def rank(self) -> Array:
@@ -80,10 +83,42 @@ class Findings:
 
     @cached_property
     def verdicts(self) -> Verdicts:
+        """Over all levels."""
+        return self._judged(upper=False)
+
+    @cached_property
+    def upper_verdicts(self) -> Verdicts:
+        """From level ½ upwards."""
+        return self._judged(upper=True)
+
+    def _judged(self, upper: bool) -> Verdicts:
         options: dict[str, Any] = {"share": None}
         if self.tolerance == "level":
             options = {"effective": np.nan_to_num(self.pairs["effective"])}
-        return judge(self.rank, alpha=self.alpha, delta=self.delta, **options)
+        return judge(self.rank, alpha=self.alpha, delta=self.delta, upper=upper, **options)
+
+    @cached_property
+    def intervals(self) -> Array:
+        """Coverage of each parameter's central intervals at the report levels, with shape `(K, D, R)`.
+
+        A parameter lies inside its central interval of level u where its SBC rank is within u/2 of ½.
+        """
+        return coverage_curve(2 * abs(self.sbc_rank - 0.5), self.report_levels)
+
+    @cached_property
+    def regions(self) -> Array:
+        """Coverage of the joint highest-density regions at the report levels, with shape `(K, R)`."""
+        return coverage_curve(self.rank, self.report_levels)
+
+    def share_error(self, share: Array) -> Array:
+        """The standard error of a share of the pairs, as if one pair more were inside and one more outside."""
+        n = self.rank.shape[-1]
+        smoothed = (share * n + 1) / (n + 2)
+        return np.sqrt(smoothed * (1 - smoothed) / n)
+
+    @cached_property
+    def local(self) -> tuple[Array, Array, Array]:
+        return local_table(self.rank, self.pairs["entropy"])
 
     def band(self, of: Callable[[ArrayLike, int, float], tuple[Array, Array]], curve: Array, end: int) -> Array:
         """The lower (0) or upper (1) end of a band around a curve."""
@@ -126,6 +161,12 @@ class Variable(NamedTuple):
 
 L, M, ML, MP = ("level",), ("member",), ("member", "level"), ("member", "pair")
 MD, MDL, MDP = ("member", "parameter"), ("member", "parameter", "level"), ("member", "parameter", "pair")
+MR, MDR, MB, MBL = (
+    ("member", "report_level"),
+    (*MD, "report_level"),
+    ("member", "bin"),
+    ("member", "bin", "local_level"),
+)
 COVERAGE, BAND, ALONE = (
     "expected coverage",
     "simultaneous band of the coverage",
@@ -153,6 +194,19 @@ VARIABLES = (
     Variable("certificate_p_value", M, "p-value of: coverage < level - tolerance somewhere",
              lambda f: f.verdicts.certificate_p_value, "cell"),
     Variable("pairs_to_settle", M, SETTLE, lambda f: f.verdicts.pairs_to_settle, "cell"),
+    Variable("verdict_upper", M, "verdict from level 0.5 upwards", lambda f: f.upper_verdicts.verdict.astype(object)),
+    Variable("too_low", ML, "whether coverage is too low at the level, of all levels together",
+             lambda f: too_low(f.rank, f.levels, f.alpha)),
+    Variable("region_coverage", MR, "coverage of the joint highest-density region", lambda f: f.regions),
+    Variable("region_coverage_se", MR, "standard error of the coverage of the joint region",
+             lambda f: f.share_error(f.regions)),
+    Variable("interval_coverage", MDR, "coverage of the central interval of a parameter", lambda f: f.intervals),
+    Variable("interval_coverage_se", MDR, "standard error of the coverage of the central interval",
+             lambda f: f.share_error(f.intervals)),
+    Variable("local_coverage", MBL, "coverage in bins of entropy, lowest first", lambda f: f.local[0]),
+    Variable("local_p_value", MBL, "p-value of: coverage ≥ level in the bin, corrected for bins and levels",
+             lambda f: f.local[1]),
+    Variable("local_entropy", MB, "median entropy in the bin", lambda f: f.local[2]),
     Variable("delta", (), "largest tolerance of the certificate", lambda f: f.delta),
     Variable("levels_covered", M, "levels strictly between 0 and 1 with coverage ≥ level",
              lambda f: levels_covered(f.coverage, f.levels), "cell"),
@@ -198,7 +252,9 @@ VARIABLES = (
 def as_dataset(findings: Findings, members: list[str]) -> xr.Dataset:
     """Every variable of `VARIABLES`, with its meaning as `long_name`."""
     n, dim = findings.theta.shape
-    coords = {"member": members, "level": findings.levels, "pair": np.arange(n), "parameter": np.arange(dim)}
+    coords: dict[str, Any] = {"member": members, "level": findings.levels}
+    coords |= {"pair": np.arange(n), "parameter": np.arange(dim), "report_level": findings.report_levels}
+    coords |= {"bin": np.arange(LOCAL_BINS), "local_level": list(LOCAL_LEVELS)}
     ds = xr.Dataset(coords=coords)
     for v in VARIABLES:
         ds[v.name] = xr.DataArray(v.value(findings), dims=v.dims, attrs={"long_name": v.meaning})

@@ -26,7 +26,16 @@ from .dataset import ExactLogProb, Findings, as_dataset, exact_values
 from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .normalizers import FROM_FEW, FROM_MORE
 from .packages import as_surrogate
-from .pair_statistics import CELLS_UP_TO, RECIPES, RELEASED_BINS, Batch, PairStatistics, on_cells, pair_statistics
+from .pair_statistics import (
+    CELLS_UP_TO,
+    RECIPES,
+    RELEASED_BINS,
+    Batch,
+    PairStatistics,
+    on_cells,
+    pair_statistics,
+    shares_points,
+)
 from .surrogates import Surrogate
 from .uniformity import tarp_references
 
@@ -60,6 +69,7 @@ def diagnose(
     *,
     samples: int | None = None,
     levels: ArrayLike | None = None,
+    report_levels: ArrayLike = (0.68, 0.9, 0.95),
     alpha: float = 0.05,
     delta: float = 0.02,
     tolerance: str = "level",
@@ -84,11 +94,14 @@ def diagnose(
             its values with shape `(n,)`.
         seed: of everything random here.
         samples: draws (flows and others that can be drawn from) or final points (classifiers, about twice as many
-            evaluations) for each pair and member; None for 256 draws or 1000 points. Ranks are exactly uniform under
+            evaluations) for each pair; None for 256 draws or 1000 points. Flows and their mixture share the draws.
+            Ranks are exactly uniform under
             calibration for any number; 64 leave the standard error of the coverage AUC within a few per cent of its
             floor, 1000 resolve levels to a thousandth. From 512 on, classifiers with one or two parameters are
             interpolated instead, from about 2,000 evaluations.
         levels: where the curves are read; 0, 0.01, …, 1 unless given.
+        report_levels: of the central intervals of single parameters, and of the joint regions, whose coverage is
+            given in the summary.
         alpha: the rate of false verdicts, and of curves that leave their bands.
         delta: how far below its level a certified coverage may lie, at most.
         tolerance: "level" for min(delta, (1 - level)/2), with an allowance for the effective number of points behind a
@@ -105,9 +118,9 @@ def diagnose(
         progress: False for no progress bar.
 
     Returns:
-        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `summary` prints the
-        essence; `ds[name].attrs["long_name"]` says what a variable is, and `ds.attrs["notes"]` what could not be
-        computed and why.
+        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `eq.summary` puts the
+        essence into words, and `eq.plots.summary` into a figure; `ds[name].attrs["long_name"]` says what a variable is,
+        and `ds.attrs["notes"]` what could not be computed and why.
 
     Example:
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
@@ -123,9 +136,8 @@ def diagnose(
     if samples is None:
         samples = DRAWS if surrogate.kind != "classifier" and recipe == "equipoise" else POINTS
     _check_options(samples, alpha, delta, tolerance, recipe)
-    grid = np.linspace(0, 1, 101) if levels is None else np.asarray(levels, float)
-    if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
-        raise ValueError("levels should be a list of numbers between 0 and 1")
+    grid = _levels(np.linspace(0, 1, 101) if levels is None else levels, "levels")
+    reported = _levels(report_levels, "report_levels")
     known = getattr(posterior, "record", {}).get("memory")
     warned = (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x))
     notes = [note for note in (*warned, warn_unless_drawn_from(surrogate.prior, theta)) if note]
@@ -149,7 +161,9 @@ def diagnose(
     members = [*map(str, range(surrogate.n_members)), *(["mixture"] if mixture else [])]
     joint, marginal, raw = ratios
     all_theta = theta.double().cpu().numpy()
-    findings = Findings(found, all_theta, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance)
+    findings = Findings(
+        found, all_theta, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance, reported
+    )
     ds = as_dataset(findings, members)
     _warn_about_numbers(found, members, samples, notes)
     few = uncertifiable(found["rank"], found["effective"], members, alpha=alpha, delta=delta)
@@ -203,7 +217,7 @@ def _over_pairs(
             if low == 0:
                 check_mixture(s, s.look(all_theta[:1], here[:1]), mixture)
             batch = Batch(all_theta[rows], before[rows], s.embed(here), reference[rows], scale)
-            if mixture and s.tempered is not None:
+            if mixture and s.tempered is not None and not shares_points(s, recipe, mixture):
                 mixed = batch._replace(x=s.tempered.embed(here))
                 each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
                 whole = pair_statistics(s.tempered, mixed, samples, recipe, stream, limit, False)
@@ -310,6 +324,13 @@ def _rank_description(s: Surrogate, samples: int, recipe: str, mixture: bool) ->
     return f"ranks from {samples} weighted points in " + (
         "adaptive cells" if s.prior.dim <= CELLS_UP_TO else "an adaptive Gaussian"
     )
+
+
+def _levels(values: ArrayLike, name: str) -> Array:
+    grid = np.asarray(values, float)
+    if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
+        raise ValueError(f"{name} should be a list of numbers between 0 and 1")
+    return grid
 
 
 def _check_options(samples: int, alpha: float, delta: float, tolerance: str, recipe: str) -> None:

@@ -9,7 +9,7 @@ whether it is too low; Bonferroni's correction over bins × levels bounds the ch
 
 from __future__ import annotations
 
-__all__ = ["LocalCheck", "local_check"]
+__all__ = ["LOCAL_BINS", "LOCAL_LEVELS", "LocalCheck", "local_check", "local_message", "local_table"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +21,11 @@ from equipoise.support.words import listed
 
 from .bands import Array, binomial_cdf
 from .coverage import coverage_curve
+
+#: What `diagnose` checks: bins of equal numbers of pairs, and levels in each.
+LOCAL_BINS, LOCAL_LEVELS = 4, (0.5, 0.8, 0.95)
+#: Fewer pairs than this in a bin say nothing.
+LEAST_PAIRS = 20
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class LocalCheck:
 def local_check(
     rank: ArrayLike,
     entropy: ArrayLike,
-    levels: Sequence[float] = (0.5, 0.8, 0.95),
-    bins: int = 4,
+    levels: Sequence[float] = LOCAL_LEVELS,
+    bins: int = LOCAL_BINS,
     alpha: float = 0.05,
 ) -> LocalCheck:
     """Test for coverage below its level within bins of predicted entropy.
@@ -93,11 +98,35 @@ def local_check(
     inner = (entropy[order[cuts - 1]] + entropy[order[cuts]]) / 2
     edges = np.concatenate([[entropy.min()], inner, [entropy.max()]])
     fails = p <= alpha
-    return LocalCheck(edges, pairs, level, coverage, p, fails, _message(coverage, p, fails, level))
+    return LocalCheck(edges, pairs, level, coverage, p, fails, local_message(coverage, p, level, alpha))
 
 
-def _message(coverage: Array, p: Array, fails: NDArray[np.bool_], level: Array) -> str:
-    bins = len(p)
+def local_table(rank: ArrayLike, entropy: ArrayLike) -> tuple[Array, Array, Array]:
+    """The check of several densities, for a dataset.
+
+    Arguments:
+        rank: HPD ranks, with shape `(K, n)`.
+        entropy: of each posterior, with shape `(K, n)`.
+
+    Returns:
+        Coverage and its p-values, with shape `(K, LOCAL_BINS, 3)`, and the median entropy in each bin, with shape
+        `(K, LOCAL_BINS)`; NaN where a rank or an entropy is not finite, or a bin would hold fewer than 20 pairs.
+    """
+    rank, entropy = np.asarray(rank, float), np.asarray(entropy, float)
+    members, n = rank.shape
+    coverage, p = np.full((2, members, LOCAL_BINS, len(LOCAL_LEVELS)), np.nan)
+    middle = np.full((members, LOCAL_BINS), np.nan)
+    for k in range(members):
+        if n >= LEAST_PAIRS * LOCAL_BINS and np.isfinite(rank[k]).all() and np.isfinite(entropy[k]).all():
+            found = local_check(rank[k], entropy[k])
+            coverage[k], p[k] = found.coverage, found.p_value
+            middle[k] = [np.median(part) for part in np.array_split(np.sort(entropy[k]), LOCAL_BINS)]
+    return coverage, p, middle
+
+
+def local_message(coverage: Array, p: Array, level: Array, alpha: float = 0.05) -> str:
+    """Where coverage is too low, from coverage and p-values with shape `(bins, levels)`."""
+    bins, fails = len(p), p <= alpha
     if not fails.any():
         return f"coverage is nowhere seen below its level in {bins} bins by entropy"
     told = []

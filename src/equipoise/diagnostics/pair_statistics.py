@@ -1,11 +1,16 @@
 """Everything that is read off one batch of pairs, for all members and their mixture.
 
-A batch goes one of three ways to a set of points with weights, and from there through `statistics_of`.
+A batch goes one of four ways to a set of points with weights, and from there through `statistics_of`.
 
-- *Draws* (flows, and posteriors of other packages): L draws of every member, weight 1; draws outside the prior's
-  support get weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from a member
-  chosen at random, which is a draw of the mixture; where members leak by different amounts its weight is the mixture of
-  the cut densities over the one of the raw densities.
+- *Shared draws* (flows with their mixture, tempered or not): draws of the mixture q, or of a q + (1 - a) p where it is
+  tempered, at which every member is evaluated once. Member m ranks θ* among them with the weights q_m over that
+  density, and what is tempered with its own (`tempering`), whose mean is Z_t. The draws are independent, so that all
+  ranks are exactly uniform under calibration (`ranks`). Draws of each member apart would need twice the evaluations.
+
+- *Draws* (members alone, and posteriors of other packages): L draws of every member, weight 1; draws outside the
+  prior's support get weight 0, so that what is judged is the density cut to the support. The mixture takes draw l from
+  a member chosen at random, which is a draw of the mixture; where members leak by different amounts its weight is the
+  mixture of the cut densities over the one of the raw densities.
 - *Cells* (classifiers with up to two parameters, from `CELLS_FROM` samples on, no mixture): the posterior interpolated
   on cells (`equipoise.posteriors.cells`), whose masses are the weights. The HPD rank is that of the density itself, to
   a few thousandths; θ* stands for the mass of its own cell, and only that and ties are random. For SBC and TARP a point
@@ -20,7 +25,16 @@ and for classifiers a fixed grid of 100 cells a side.
 
 from __future__ import annotations
 
-__all__ = ["CELLS_FROM", "RECIPES", "RELEASED_BINS", "Batch", "PairStatistics", "on_cells", "pair_statistics"]
+__all__ = [
+    "CELLS_FROM",
+    "RECIPES",
+    "RELEASED_BINS",
+    "Batch",
+    "PairStatistics",
+    "on_cells",
+    "pair_statistics",
+    "shares_points",
+]
 
 import math
 from typing import Any, NamedTuple
@@ -45,6 +59,9 @@ RELEASED_BINS = 100
 CELLS_UP_TO = 3
 #: From this many samples on, a classifier of one or two parameters is interpolated: it takes about 2,000 evaluations.
 CELLS_FROM = 512
+#: Draws of a tempered mixture, which are weighted: so many first tell how many have the effective number that is asked
+#: for, and at most so many times that number.
+PILOT, MOST_TEMPERED = 32, 8
 #: Densities that agree to this much are tied, where one of them is interpolated.
 TIED = 1e-5
 
@@ -125,6 +142,8 @@ def pair_statistics(
         found = [_from_cells(surrogate, batch, samples, generator, limit)]
     elif surrogate.kind == "classifier":
         found = _from_proposals(surrogate, batch, samples, released, generator, limit, mixture)
+    elif shares_points(surrogate, recipe, mixture):
+        found = _from_shared_draws(surrogate, batch, samples, generator, limit)
     else:
         found = _from_draws(surrogate, batch, samples, released, generator, limit, mixture)
     if not mixture:
@@ -139,6 +158,12 @@ def on_cells(s: Surrogate, samples: int, recipe: str, mixture: bool) -> bool:
     fits = s.kind == "classifier" and s.prior is not None and fits_cells(s.prior)
     alone = s.n_members == 1 or (not mixture and s.own_points)
     return fits and samples >= CELLS_FROM and recipe != "released" and alone
+
+
+def shares_points(s: Surrogate, recipe: str, mixture: bool) -> bool:
+    """Whether members and mixture are ranked among the same draws."""
+    mixed = mixture and (s.n_members > 1 or s.tempered is not None)
+    return s.kind == "flow" and recipe != "released" and mixed
 
 
 def statistics_of(
@@ -237,6 +262,110 @@ def _inside_cells(cells: Cells, prior: Prior, truth: Tensor, generator: torch.Ge
     own = torch.where(found, cells.log_mass.gather(1, home).squeeze(1), -math.inf)
     others = torch.where(found.unsqueeze(1), -math.inf, cells.log_mass.gather(1, home))
     return RankPoints(theta, cells.log_mass.scatter(1, home, others), own)
+
+
+# --- shared draws ----------------------------------------------------------------------------------------------------
+
+
+def _from_shared_draws(s: Surrogate, b: Batch, n: int, generator: torch.Generator, limit: int) -> list[PairStatistics]:
+    """Members and mixture among draws of a q + (1 - a) p."""
+    t, prior = s.temperature, s.prior
+    assert prior is not None
+    rows, log_z = n, b.theta.new_zeros(1, len(b.theta))
+    if t < 1:
+        # Other draws say how many are needed, so that the number does not depend on those that are used.
+        pilot = _shared_draws(s, b, min(n, PILOT), generator, limit)
+        log_w = pilot.log_prior + t * (_mean(pilot.values, s.log_weights) - pilot.log_prior) - pilot.log_g
+        share = effective_size(_cut(log_w[:, 2:], pilot.outside)) / (log_w.shape[1] - 2)
+        rows = math.ceil(n * min(float(1 / share.median()), MOST_TEMPERED))
+    points, own, outside, values, log_prior, raw, log_g = _shared_draws(s, b, rows, generator, limit)
+    if bool(values.isnan().any()):  # a member that has diverged would take the others with it
+        return _from_draws(s, b, n, False, generator, limit, True)
+    log_inside = leakage = torch.zeros_like(values[:, 0])
+    if outside is not None:
+        inside = prior.contains(own).to(values.dtype).mean(1)
+        # Half a draw stands for none: a member that has leaked away entirely keeps a finite, and terrible, density.
+        log_inside, leakage = inside.clamp_min(0.5 / own.shape[1]).log(), 1 - inside
+    whole = _mean(values - log_inside.unsqueeze(1), s.log_weights)
+    if t < 1:
+        whole = log_prior + t * (whole - log_prior)
+
+    def weighted(density: Tensor) -> RankPoints:
+        log_w = density - log_g
+        return RankPoints(points.unsqueeze(0), _cut(log_w[:, 2:], outside), log_w[:, 0])
+
+    mixed = weighted(whole)
+    if t < 1:
+        assert mixed.log_w is not None
+        log_z = mixed.log_w.logsumexp(1) - math.log(rows)
+    elif outside is None:
+        mixed = RankPoints(mixed.theta)
+
+    def statistics(
+        among: RankPoints, density: Tensor, log_z: Tensor, at_truth: Tensor, ratios: Tensor, leakage: Tensor
+    ) -> PairStatistics:
+        found = Densities(density[:, 2:], density[:, 0], log_z, at_truth, ratios[:, 0], ratios[:, 1], leakage)
+        return statistics_of(among, found, b, False, generator)
+
+    ratios = (values - log_prior)[:, :2]
+    each = statistics(weighted(values), values, log_inside, values[:, 0], ratios, leakage)
+    lost = _mean(leakage.log(), s.log_weights).exp()
+    truth = raw[:, 0] if t == 1 else whole[:, 0] - log_z
+    ratios = (whole - log_prior)[:, :2] - log_z.unsqueeze(1)
+    return [each, statistics(mixed, whole, log_z, truth, ratios, lost if t == 1 else torch.zeros_like(lost))]
+
+
+class SharedDraws(NamedTuple):
+    """P draws of a q + (1 - a) p for each pair, behind the two θ of the pair, and what the members make of them."""
+
+    #: The draws, with shape `(P, B, D)`, and those of each member behind them, with shape `(M, ·, B, D)`.
+    points: Tensor
+    own: Tensor
+    #: Which of the draws lie outside the prior's support, with shape `(P, B)`; None where none can.
+    outside: Tensor | None
+    #: log p̂ of the members, `(M, 2 + P, B)`, and of the prior, of the mixture and of the proposal, `(· , 2 + P, B)`.
+    values: Tensor
+    log_prior: Tensor
+    raw: Tensor
+    log_g: Tensor
+
+
+def _shared_draws(s: Surrogate, b: Batch, rows: int, generator: torch.Generator, limit: int) -> SharedDraws:
+    """Draws of a q + (1 - a) p, each from a member chosen at random or from the prior; a = 1 where t = 1.
+
+    A larger a than t leaves half of the draws to the members where t is small, and weights that are bounded by 2.
+    """
+    members, pairs, prior = s.n_members, len(b.theta), s.prior
+    assert prior is not None
+    a, height = max(s.temperature, 0.5), max(1, limit // (members * pairs))
+    source = _chosen(s, (rows, pairs), generator)
+    if a < 1:
+        coin = torch.rand(source.shape, device=source.device, generator=generator)
+        source = torch.where(coin < a, source, members)
+    # The k-th point of a pair that is from member m is the k-th draw of that member.
+    place = torch.zeros_like(source)
+    for m in range(members):
+        mine = source == m
+        place = torch.where(mine, mine.cumsum(0) - 1, place)
+    most = rows if s.can_leak else int(place.max()) + 1
+    own = torch.cat([s.draw(min(height, most - done), b.x, generator)[0] for done in range(0, most, height)], 1)
+    points = own[source.clamp(max=members - 1), place, torch.arange(pairs, device=own.device)]
+    if a < 1:
+        others = _prior_draws(prior, rows, pairs, generator).to(points)
+        points = torch.where((source < members).unsqueeze(-1), points, others)
+    outside = ~prior.contains(points) if s.can_leak else None
+    # Nothing is evaluated outside the support; what stands in the place of such a draw has no weight.
+    at = points if outside is None else torch.where(outside.unsqueeze(-1), b.theta, points)
+    theta = torch.cat([torch.stack([b.theta, b.rolled]), at])
+    values = torch.cat([s.log_density(part, b.x) for part in theta.split(height)], 1)
+    log_prior, raw = s.log_prior(theta), _mean(values, s.log_weights)
+    log_g = raw if a == 1 else torch.logaddexp(raw + math.log(a), log_prior + math.log1p(-a))
+    return SharedDraws(points, own, outside, values, log_prior, raw, log_g)
+
+
+def _cut(log_w: Tensor, outside: Tensor | None) -> Tensor:
+    """Log weights, with none outside the prior's support."""
+    return log_w if outside is None else log_w.masked_fill(outside, -math.inf)
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------

@@ -51,8 +51,9 @@ class Surrogate(ABC):
     pairs_at_once: int | None = None
     #: Mean and standard deviation of the training observations, which broadcast to `x_shape`, where known.
     x_reference: tuple[Tensor, Tensor] | None = None
-    #: What is judged as the mixture, where that is not the mixture of the members.
+    #: What is judged as the mixture, where that is not the mixture of the members, and its temperature.
     tempered: Surrogate | None = None
+    temperature: float = 1.0
 
     @abstractmethod
     def log_density(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -119,7 +120,7 @@ class EquipoiseSurrogate(Surrogate):
             if bool((loc != 0).any()):
                 self.x_reference = loc, scale
         if getattr(posterior, "temperature", 1.0) < 1:
-            self.tempered = TemperedSurrogate(posterior)
+            self.tempered, self.temperature = TemperedSurrogate(posterior), posterior.temperature
 
     def embed(self, x: Tensor) -> Tensor:
         """Features with shape `(B, M, C)`: an embedding may be all of the cost."""

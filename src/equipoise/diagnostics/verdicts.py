@@ -18,6 +18,9 @@ For large n both can hold (coverage .94 at level .95, n = 10,000, δ = .02): *ov
 neither holds the verdict is *inconclusive*, and the number of further pairs is reported at which one of the two would
 be reached if the curve stayed where it is now.
 
+People report regions of high levels. The same two questions *from level ½ upwards* ask nothing of lower ones, with the
+distribution of γ over z ≥ ½. The verdict is the one over all levels.
+
 Many cells (tasks × methods × budgets) are judged together by Holm's step-down, each of the two families on its own.
 """
 
@@ -34,6 +37,7 @@ __all__ = [
     "judge_cells",
     "lowest",
     "tolerance",
+    "too_low",
 ]
 
 from typing import NamedTuple
@@ -41,7 +45,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .bands import DRAWS, GRID, Array, binomial_cdf, null_statistics
+from .bands import DRAWS, GRID, HALF, Array, binomial_cdf, null_statistics
 from .certificates import (
     CERTIFICATE_LEVELS,
     SHARE,
@@ -80,6 +84,7 @@ def judge(
     delta: float = 0.02,
     share: float | None = SHARE,
     effective: ArrayLike | None = None,
+    upper: bool = False,
 ) -> Verdicts:
     """The verdict on each set of ranks.
 
@@ -91,6 +96,7 @@ def judge(
         effective: the effective number of points behind each rank, broadcast to `(*, n)`: draws, or (Σw)² / Σw² of
             weighted points, or the effective draws of a Markov chain. The certificate accounts for it, and is not given
             below 100. None for ranks that are exact.
+        upper: ask about the levels from ½ upwards alone.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -104,22 +110,28 @@ def judge(
     on_grid = coverage_curve(rank, GRID)
     at_levels = coverage_curve(rank, CERTIFICATE_LEVELS)
     floor = np.broadcast_to(certificate_floor(rank, delta, share, effective), at_levels.shape)
-    p_value = overconfidence_p_value(on_grid, n)
+    if upper:
+        floor = np.where(CERTIFICATE_LEVELS < HALF, 0.0, floor)
+    p_value = overconfidence_p_value(on_grid, n, upper)
     certified = certificate(at_levels, n, floor)
     verdict = label(p_value, certified, alpha)
     more = np.zeros(p_value.shape)
     open_ = verdict == INCONCLUSIVE
     if open_.any():
-        more[open_] = _pairs_to_settle(on_grid[open_], at_levels[open_], n, alpha, floor[open_])
+        more[open_] = _pairs_to_settle(on_grid[open_], at_levels[open_], n, alpha, floor[open_], upper)
     return Verdicts(verdict, p_value, certified, more)
 
 
-def overconfidence_p_value(coverage: ArrayLike, n: int) -> Array:
-    """The p-value of "coverage ≥ level everywhere" for curves read on `bands.GRID`, with shape `(*, K)`."""
+def overconfidence_p_value(coverage: ArrayLike, n: int, upper: bool = False) -> Array:
+    """The p-value of "coverage ≥ level everywhere" for curves read on `bands.GRID`, with shape `(*, K)`.
+
+    With `upper`, everywhere from level ½ upwards.
+    """
     coverage = np.asarray(coverage, float)
-    gamma = binomial_cdf(np.rint(coverage * n), n, GRID).min(-1)
-    simulated = (1 + np.searchsorted(null_statistics(n).one_sided, gamma, side="right")) / (DRAWS + 1)
-    p = np.minimum(simulated, len(GRID) * gamma)
+    asked = _asked(upper)
+    gamma = binomial_cdf(np.rint(coverage[..., asked] * n), n, GRID[asked]).min(-1)
+    simulated = (1 + np.searchsorted(_null(n, upper), gamma, side="right")) / (DRAWS + 1)
+    p = np.minimum(simulated, asked.sum() * gamma)
     return np.where(np.isnan(coverage).any(-1), np.nan, p)
 
 
@@ -143,6 +155,27 @@ def lowest(rank: ArrayLike) -> tuple[Array, Array]:
     curve = coverage_curve(rank, GRID)
     place = binomial_cdf(np.rint(curve * n), n, GRID).argmin(-1)
     return GRID[place], np.take_along_axis(curve, place[..., None], -1)[..., 0]
+
+
+def too_low(rank: ArrayLike, levels: ArrayLike, alpha: float = 0.05) -> NDArray[np.bool_]:
+    """At which levels coverage is too low: as low as calibrated ranks are anywhere with probability `alpha` at most.
+
+    Arguments:
+        rank: HPD ranks, with shape `(*, n)`.
+        levels: with shape `(L,)`.
+        alpha: of all levels together.
+
+    Returns:
+        With shape `(*, L)`; False for ranks that are NaN.
+
+    Example:
+        >>> too_low(np.linspace(0, 1, 2000) ** 0.9, [0.001, 0.5, 0.999])
+        array([False,  True, False])
+    """
+    rank = np.asarray(rank, float)
+    n = rank.shape[-1]
+    threshold = float(np.quantile(null_statistics(n).one_sided, alpha, method="lower"))
+    return binomial_cdf(np.rint(coverage_curve(rank, levels) * n), n, levels) <= threshold
 
 
 def label(p_value: ArrayLike, certificate_p_value: ArrayLike, alpha: float = 0.05) -> NDArray[np.str_]:
@@ -179,12 +212,22 @@ def judge_cells(p_value: ArrayLike, certificate_p_value: ArrayLike, *, alpha: fl
     return label(holm(p_value), holm(certificate_p_value), alpha)
 
 
-def _pairs_to_settle(on_grid: Array, at_levels: Array, n: int, alpha: float, floor: Array) -> Array:
+def _asked(upper: bool) -> NDArray[np.bool_]:
+    """The points of the grid at which coverage is compared with its level."""
+    return np.where(upper, HALF <= GRID, True)
+
+
+def _null(n: int, upper: bool) -> Array:
+    null = null_statistics(n)
+    return null.upper if upper else null.one_sided
+
+
+def _pairs_to_settle(on_grid: Array, at_levels: Array, n: int, alpha: float, floor: Array, upper: bool) -> Array:
     """How many pairs more, were the true curve the one seen: bisection on log n for each test; `(cells,)`."""
-    threshold = float(np.quantile(null_statistics(n).one_sided, alpha, method="lower"))
+    threshold, asked = float(np.quantile(_null(n, upper), alpha, method="lower")), _asked(upper)
 
     def overconfident(total: Array) -> NDArray[np.bool_]:
-        return binomial_cdf(on_grid * total[:, None], total[:, None], GRID).min(-1) <= threshold
+        return binomial_cdf(on_grid[:, asked] * total[:, None], total[:, None], GRID[asked]).min(-1) <= threshold
 
     needed = np.minimum(bisected(overconfident, n, len(on_grid)), pairs_to_certify(at_levels, n, alpha, floor))
     return np.maximum(np.ceil(needed - n), 1)

@@ -1,9 +1,10 @@
 """Figures of posteriors and diagnostics: results in, matplotlib Axes out.
 
-Two kinds of results are drawn. What `equipoise.diagnose` returns, for one posterior: `coverage`, `sbc`, `tarp`,
-`local_coverage`. And the `results.nc` of an experiment, with the dimensions task, method, budget and run (and level):
-`coverage_grid`, `nominal_log_prob`, `balancing_error`, `plane`, `planes`, `members`, `training`, `verdict_table` and
-`posterior_gallery`. Posteriors themselves are drawn from arrays: `posterior_1d`, `posterior_2d`, `corner`.
+Two kinds of results are drawn. What `equipoise.diagnose` returns, for one posterior: `summary`, `coverage`, `sbc`,
+`tarp`, `local_coverage`. And the `results.nc` of an experiment, with the dimensions task, method, budget and run (and
+level): `coverage_grid`, `nominal_log_prob`, `balancing_error`, `plane`, `planes`, `members`, `training`,
+`verdict_table` and `posterior_gallery`. Posteriors themselves are drawn from arrays: `posterior_1d`, `posterior_2d`,
+`corner`.
 
 Every function takes `ax` or `figure` (or makes a figure) and returns the Axes it drew on. Torch is not needed.
 
@@ -13,7 +14,7 @@ Every function takes `ax` or `figure` (or makes a figure) and returns the Axes i
     settings    medians, ranges and counts of verdicts over runs
 """
 
-from .diagnosed import coverage, local_coverage, sbc, tarp
+from .diagnosed import coverage, local_coverage, sbc, summary, tarp
 from .gallery import posterior_gallery
 from .grids import balancing_error, coverage_grid, members, nominal_log_prob, training, verdict_table
 from .plane import plane, planes
@@ -33,6 +34,7 @@ __all__ = [
     "posterior_2d",
     "posterior_gallery",
     "sbc",
+    "summary",
     "tarp",
     "training",
     "verdict_table",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["coverage", "local_coverage", "sbc", "tarp"]
+__all__ = ["coverage", "local_coverage", "sbc", "summary", "tarp"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from equipoise.support.words import did_you_mean
 
@@ -75,6 +76,90 @@ def _chosen(ds: xr.Dataset, member: str | int | Sequence[str | int] | None) -> l
     return asked
 
 
+def summary(
+    ds: xr.Dataset, *, names: Sequence[str] | None = None, title: str | None = None, figure: Figure | None = None
+) -> np.ndarray:
+    """One figure for a talk: the verdict, the coverage curve with its band, and the intervals that people report.
+
+    On the right, a point is how often the central interval of a parameter, or the joint region, holds the truth; the
+    bar is two standard errors to either side, and the vertical line is the level that is promised.
+
+    Arguments:
+        ds: from `diagnose`.
+        names: of the parameters; None for those of `ds`, or θ₁, θ₂, ….
+        title: None for the verdict in words.
+        figure: where; None for a new one.
+
+    Returns:
+        The two Axes, with shape `(2,)`.
+    """
+    chosen = _chosen(ds, None)[-1]
+    one = ds.sel(member=chosen)
+    verdict = str(one["verdict"].values)
+    rows = [*_parameter_names(ds, names), "joint region"]
+    height = max(3.9, 1.6 + 0.34 * len(rows))
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=(9.2, height), layout="constrained")
+    axes: np.ndarray = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    _curve(axes[0], one, verdict)
+    _intervals(axes[1], one, rows)
+    gain = float(one["gain"])
+    told = title or verdict[:1].upper() + verdict[1:]
+    figure.suptitle(told, color=VERDICTS[verdict].ink, fontsize=15, fontweight="bold")
+    words = f"{ds.attrs['pairs']:,} simulated pairs"
+    if np.isfinite(gain):
+        words += f"; {gain:.2f} nats of information over the prior"
+    figure.supxlabel(words, fontsize=9.5, color=GREY)
+    return axes
+
+
+def _curve(ax: Axes, one: xr.Dataset, verdict: str) -> None:
+    """Coverage against level with its simultaneous band."""
+    level, colour = one["level"].values, VERDICTS[verdict].ink
+    ax.plot(level, level, color=INK, lw=1.0, ls=(0, (4, 3)), zorder=1)
+    ax.fill_between(level, one["coverage_lower"], one["coverage_upper"], color=colour, alpha=0.2, lw=0)
+    ax.plot(level, one["coverage"], color=colour, lw=2.2, zorder=3)
+    ax.text(0.05, 0.93, "conservative", color=GREY, fontsize=10, style="italic")
+    ax.text(0.95, 0.05, "overconfident", color=GREY, ha="right", fontsize=10, style="italic")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="credibility level", ylabel="expected coverage", box_aspect=1)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _intervals(ax: Axes, one: xr.Dataset, rows: Sequence[str]) -> None:
+    """Coverage of intervals and joint regions at the report levels, one row each."""
+    place = np.arange(len(rows))[::-1]
+    for i, level in enumerate(one["report_level"].values):
+        at, colour = one.sel(report_level=level), CYCLE[i % len(CYCLE)]
+        share = np.append(at["interval_coverage"], at["region_coverage"])
+        error = np.append(at["interval_coverage_se"], at["region_coverage_se"])
+        ax.axvline(level, color=colour, lw=1.0, ls=(0, (4, 3)), zorder=1)
+        ax.errorbar(share, place, xerr=2 * error, color=colour, fmt="o", ms=5, lw=1.6, capsize=0, zorder=3)
+        ax.annotate(
+            f"{100 * level:g}%",
+            (level, 1.01),
+            xycoords=("data", "axes fraction"),
+            color=colour,
+            ha="center",
+            va="bottom",
+            fontsize=10,
+        )
+    ax.axhspan(-0.5, 0.5, color=RULE, alpha=0.45, lw=0, zorder=0)
+    ax.set_yticks(place, rows)
+    ax.set(ylim=(-0.5, len(rows) - 0.5), xlabel="coverage of central intervals, and of the joint region")
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _parameter_names(ds: xr.Dataset, names: Sequence[str] | None) -> list[str]:
+    """The names given, or those of the dataset, or θ₁, θ₂, … where it numbers its parameters."""
+    one_each("names", names, ds.sizes["parameter"], "parameter")
+    values = ds["parameter"].values
+    numbered = np.issubdtype(values.dtype, np.integer)
+    return list(names or [f"θ$_{{{int(v) + 1}}}$" if numbered else str(v) for v in values])
+
+
 def sbc(
     ds: xr.Dataset, member: str | int | None = None, *, ax: Axes | None = None, names: Sequence[str] | None = None
 ) -> Axes:
@@ -83,8 +168,7 @@ def sbc(
     Arguments as of `coverage`, with one member, and `names` of the parameters.
     """
     chosen = _chosen(ds, member)[0]
-    one_each("names", names, ds.sizes["parameter"], "parameter")
-    names = names or [f"θ$_{{{int(j) + 1}}}$" for j in ds["parameter"].values]
+    names = _parameter_names(ds, names)
     ax = axes_or_new(ax, (4.6, 2.8 + 0.17 * (len(names) // 3)))
     _uniform_band(ax, ds)
     for j, name in enumerate(names):
