@@ -60,7 +60,7 @@ NETWORKS = 5
 #: Seeds of the simulations: those that train, and those that judge.
 TRAIN, FRESH = 0, 10_000
 #: Draws for each x that measure the mass outside the prior, and more of them where much lies outside.
-DRAWS, MORE = 128, 2048
+DRAWS, MORE = 64, 2048
 #: Numbers of repeated x that are held at once.
 LIMIT = 2**25
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
@@ -68,3 +69,17 @@ def test_images_and_series_from_memory_and_from_disk() -> None:
     assert [(r[0], r[4]) for r in rows] == [(p, x) for p in ("image", "series") for x in kinds]
     for first, *others in (rows[:3], rows[3:]):
         assert all(other[6:] == first[6:] for other in others)
+
+
+@pytest.mark.slow
+def test_peers_train_on_the_same_simulations_and_nothing_is_computed_twice(tmp_path: Path) -> None:
+    file = tmp_path / "peers.csv"
+    options = ("--quick", "--problems", "switch", "--budgets", "200", "--pairs", "60", "--out", str(file))
+    text = printed("peers", *options)
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    found = [(r["method"], r["members"]) for r in rows]
+    assert found == [("equipoise", "2"), *((m, n) for m in ("sbi-maf", "sbi-nsf", "lampe-nsf") for n in "12")]
+    assert all(float(r["cpu_s"]) > 0 and -20 < float(r["log_prob"]) < 3 for r in rows)
+    again = printed("peers", *options)
+    assert len(file.read_text().splitlines()) == len(rows) + 1 and again.strip() in text
