@@ -23,6 +23,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from equipoise.plots.style import CYCLE, GREY, INK, PRINT, VERDICTS
 
@@ -35,6 +36,9 @@ FIELDS = (*KEY, "group", *NUMBERS, "coverage_auc", "verdict", "pairs", "load", "
 REFERENCE = ("sbi-maf", 5)
 #: The share of the reference's CPU seconds that Equipoise may take.
 GOAL = 0.25
+#: Where the axes of the figure have ticks.
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
+NATS = (-50, -20, -10, -5, -2, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50)
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -143,11 +147,15 @@ def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) ->
             )
         ax.set_xscale("log")
         ax.set_yscale("symlog", linthresh=0.5)
-        ax.axvspan(ax.get_xlim()[0], GOAL, color=GREY, alpha=0.08, linewidth=0)
-        ticks = [-10, -5, -2, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 2, 5, 10]
-        low, high = ax.get_ylim()
-        shown = [t for t in ticks if low <= t <= high]
-        ax.set_yticks(shown, [f"{t:+g}" if t else "0" for t in shown])
+        ax.margins(0.06)
+        (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+        ax.fill_between([left, GOAL], 0, high, color=GREY, alpha=0.1, linewidth=0)  # the goal
+        ax.set(xlim=(left, right), ylim=(low, high))
+        for axis, ticks, start, end in ((ax.xaxis, RATIOS, left, right), (ax.yaxis, NATS, low, high)):
+            shown = [t for t in ticks if start <= t <= end]
+            axis.set_major_locator(FixedLocator(shown))
+            axis.set_major_formatter(FixedFormatter([f"{t:g}".replace("-", "−") for t in shown]))
+            axis.set_minor_locator(NullLocator())
         ax.set_xlabel(f"CPU seconds, relative to five MAFs of sbi ({threads} thread{'s' * (threads > 1)})")
         ax.set_ylabel("held-out log posterior beyond theirs, nats")
         figure.legend(loc="outside right upper")
