@@ -28,12 +28,25 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from equipoise.plots.style import CYCLE, GREY, INK, PRINT, VERDICTS
 
 HERE = Path(__file__).parent
-Key = tuple[str, int, str, int, int]
-KEY = {"problem": str, "budget": int, "method": str, "threads": int, "members": int}
+#: Problem, budget, method, threads, and "one" (network) or "mixture".
+Key = tuple[str, int, str, int, str]
 NUMBERS = ("log_prob", "log_prob_se", "singles", "exact", "entropy", "cpu_s", "wall_s", "judge_s", "leakage")
-FIELDS = (*KEY, "group", *NUMBERS, "coverage_auc", "verdict", "pairs", "load", "version")
-#: What the others are compared with: method and members.
-REFERENCE = ("sbi-maf", 5)
+FIELDS = (
+    "problem",
+    "budget",
+    "method",
+    "threads",
+    "members",
+    "group",
+    *NUMBERS,
+    "coverage_auc",
+    "verdict",
+    "pairs",
+    "load",
+    "version",
+)
+#: What the others are compared with: five networks.
+REFERENCE = ("sbi-maf", "mixture")
 #: The share of the reference's CPU seconds that Equipoise may take.
 GOAL = 0.25
 #: Where the axes of the figure have ticks.
@@ -41,16 +54,17 @@ RATIOS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
 NATS = (-50, -20, -10, -5, -2, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50)
 
 
-def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What identifies a row; without members where it does not say how many."""
-    return tuple(kind(row.get(name, 0)) for name, kind in KEY.items())
+def key_of(row: Mapping[str, Any]) -> Key:
+    """What identifies a row. Mixtures of other numbers of networks take each other's place."""
+    kind = "one" if int(row.get("members", 0)) == 1 else "mixture"
+    return row["problem"], int(row["budget"]), row["method"], int(row["threads"]), kind
 
 
 def read(file: Path = HERE / "peers.csv") -> dict[Key, dict[str, Any]]:
     """The rows by their keys, in the order of the file; of equal keys the last."""
     if not file.exists():
         return {}
-    found: dict[Any, dict[str, Any]] = {}
+    found: dict[Key, dict[str, Any]] = {}
     with file.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             numbers = {n: float(row[n]) if row[n] else math.nan for n in (*NUMBERS, "coverage_auc")}
@@ -64,9 +78,9 @@ def compared(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[tuple[
     """Each row beside the reference of its problem and budget: key, difference in nats, ratio of CPU seconds."""
     found = []
     for key, row in rows.items():
-        problem, budget, method, used, members = key
+        problem, budget, method, used, kind = key
         other = rows.get((problem, budget, REFERENCE[0], threads, REFERENCE[1]))
-        if other is not None and used == threads and (method, members) != REFERENCE:
+        if other is not None and used == threads and (method, kind) != REFERENCE:
             found.append((key, row["log_prob"] - other["log_prob"], row["cpu_s"] / other["cpu_s"]))
     return found
 
@@ -78,10 +92,10 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
         return f"nothing was computed with {threads} threads"
     columns = sorted({key[2::2] for key in rows}, key=lambda c: (not c[0].startswith("equipoise"), c))
     problems = list(dict.fromkeys(key[:2] for key in rows))
-    head = ["problem", "budget", "exact", *(f"{method} × {members}" for method, members in columns)]
+    head = ["problem", "budget", "exact", *(f"{method}, {kind}" for method, kind in columns)]
     lines = []
     for problem, budget in sorted(problems, key=lambda p: p[1]):
-        cells = [rows.get((problem, budget, method, threads, members)) for method, members in columns]
+        cells = [rows.get((problem, budget, method, threads, kind)) for method, kind in columns]
         exact = [row["exact"] + row["entropy"] for row in cells if row is not None and math.isfinite(row["exact"])]
         lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *map(_cell, cells)])
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
@@ -96,14 +110,14 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
         f"\nCPU seconds of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
     )
     pairs = compared(rows, threads)
-    for method, members in columns:
-        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, members)]
+    for method, kind in columns:
+        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
         if mine:
             sharp = sum(gain >= 0 for gain, _ in mine)
             both = sum(gain >= 0 and ratio <= GOAL for gain, ratio in mine)
             middle = sorted(ratio for _, ratio in mine)[len(mine) // 2]
             text.append(
-                f"{method} × {members} beside {REFERENCE[0]} × {REFERENCE[1]}: at least as sharp in {sharp} of "
+                f"{method}, {kind}, beside {', '.join(REFERENCE)}: at least as sharp in {sharp} of "
                 f"{len(mine)}, and in at most {GOAL:g} of its CPU seconds in {both}; median ratio {middle:.2f}, mean "
                 f"difference {sum(gain for gain, _ in mine) / len(mine):+.2f} nats"
             )
@@ -133,17 +147,16 @@ def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) ->
         ax = figure.subplots()
         ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
         ax.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
-        for method, members in names:
-            mine = [(ratio, gain) for key, gain, ratio in points if key[2::2] == (method, members)]
+        for method, kind in names:
+            mine = [(ratio, gain) for key, gain, ratio in points if key[2::2] == (method, kind)]
             colour = CYCLE[methods.index(method) % len(CYCLE)]
             ax.scatter(
                 *zip(*mine, strict=True),
                 s=26,
-                marker="o" if members > 1 else "x",
-                facecolors=colour if members > 1 else None,
+                marker="o" if kind == "mixture" else "x",
                 color=colour,
                 linewidths=0.9,
-                label=f"{method}, {'mixture of ' + str(members) if members > 1 else 'one network'}",
+                label=f"{method}, {kind if kind == 'mixture' else 'one network'}",
             )
         ax.set_xscale("log")
         ax.set_yscale("symlog", linthresh=0.5)
