@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 help:
 	@echo "make demo    install what is needed, run the demo, say what to open"
 	@echo "make test    install what is needed, lint, type-check, run the whole test suite"
-	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one)"
+	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one; BENCH=peers compares with sbi and lampe)"
 	@echo "make figures every figure, report and table of the reproduction, from results/"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make clean   remove .venv and what the other commands made"

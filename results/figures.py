@@ -1,6 +1,7 @@
 """Draw every figure from the results beside this file; no GPU, no torch.
 
-    python results/figures.py            docs/figures/reproduction-*.png, and all figures and reports in runs/results
+    python results/figures.py            docs/figures/reproduction-*.png and peers.png, and all figures and reports in
+                                         runs/results
 
 What has not been computed is not drawn, and said.
 """
@@ -23,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+import speed
 from ablations import STARTS, STRENGTHS, part_of, places_of, started
 from equipoise import plots
 from equipoise.plots.labels import METHODS, labels_of
@@ -341,7 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=DOCS, help="where the figures of the document go")
     parser.add_argument("--everything", type=Path, default=EVERYTHING, help="where all figures and reports go")
     options = parser.parse_args(arguments)
-    for file in draw(options.results, options.out):
+    beside = speed.draw(speed.read(options.results / "peers.csv"), options.out / "peers.png")
+    for file in [*draw(options.results, options.out), *([beside] if beside else [])]:
         print(file)
     for name in GRIDS:
         file = options.results / f"{name}.nc"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from equipoise import BoxUniform, GaussianPrior
+from equipoise.support.randomness import isolated
 
 HERE = Path(__file__).parents[1] / "benchmarks"
 
@@ -68,3 +73,32 @@ def test_images_and_series_from_memory_and_from_disk() -> None:
     assert [(r[0], r[4]) for r in rows] == [(p, x) for p in ("image", "series") for x in kinds]
     for first, *others in (rows[:3], rows[3:]):
         assert all(other[6:] == first[6:] for other in others)
+
+
+@pytest.mark.slow
+def test_peers_train_on_the_same_simulations_and_nothing_is_computed_twice(tmp_path: Path) -> None:
+    file = tmp_path / "peers.csv"
+    options = ("--quick", "--problems", "switch", "--budgets", "200", "--pairs", "60", "--out", str(file))
+    options += ("--methods", "equipoise,lampe-nsf,sbi-maf")
+    text = printed("peers", *options)
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    found = [(r["method"], r["members"]) for r in rows]
+    assert found == [("equipoise", "2"), *((m, n) for m in ("lampe-nsf", "sbi-maf") for n in "12")]
+    assert all(float(r["cpu_s"]) > 0 and -20 < float(r["log_prob"]) < 3 for r in rows)
+    again = printed("peers", *options)
+    assert len(file.read_text().splitlines()) == len(rows) + 1 and again.strip() in text
+
+
+def test_the_mass_inside_the_prior_is_estimated_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    import peers
+
+    network = peers.Network(lambda theta, x: x[:, 0], lambda n, x: x + torch.randn(n, *x.shape))
+    x = torch.linspace(-2, 2, 4000)[:, None]
+    with isolated(0):
+        found = peers.inside(network, BoxUniform([-1.0], [1.0]), x)
+    exact = torch.log(torch.special.ndtr(1 - x) - torch.special.ndtr(-1 - x))[:, 0]
+    # One x has a standard deviation of 0.21 at most, the mean of 4,000 of 0.0033.
+    assert float((found - exact).mean()) == pytest.approx(0, abs=0.015)
+    assert float(peers.inside(network, GaussianPrior([0.0], [[1.0]]), x).abs().max()) == 0

@@ -1,0 +1,181 @@
+"""The comparison with peers, from `peers.csv`: a table in plain text, and a figure. No torch.
+
+    python results/speed.py              print the table
+
+`benchmarks/peers.py` writes the file, one row per problem, number of simulations, method, threads and members:
+
+- `log_prob`, `log_prob_se`: mean log posterior density of fresh pairs, and its standard error; `exact`: that of the
+  exact posterior, where it is known; `entropy`: of the prior, so that log_prob + entropy is what was learnt, in nats;
+- `singles`: the mean of `log_prob` over single networks;
+- `cpu_s`, `wall_s`: of the fit; `judge_s`: of judging; `load`: of the machine, the mean of 15 minutes;
+- `leakage`: the mass outside the prior that was cut off; `verdict`, `coverage_auc`: of the mixture.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FIELDS", "draw", "key_of", "read", "table"]
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from equipoise.plots.style import CYCLE, GREY, INK, PRINT, VERDICTS
+
+HERE = Path(__file__).parent
+#: Problem, budget, method, threads, and "one" (network) or "mixture".
+Key = tuple[str, int, str, int, str]
+NUMBERS = ("log_prob", "log_prob_se", "singles", "exact", "entropy", "cpu_s", "wall_s", "judge_s", "leakage")
+FIELDS = (
+    "problem",
+    "budget",
+    "method",
+    "threads",
+    "members",
+    "group",
+    *NUMBERS,
+    "coverage_auc",
+    "verdict",
+    "pairs",
+    "load",
+    "version",
+)
+#: What the others are compared with: five networks.
+REFERENCE = ("sbi-maf", "mixture")
+#: The share of the reference's CPU seconds that Equipoise may take.
+GOAL = 0.25
+#: Where the axes of the figure have ticks.
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
+NATS = (-50, -20, -10, -5, -2, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50)
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """What identifies a row. Mixtures of other numbers of networks take each other's place."""
+    kind = "one" if int(row.get("members", 0)) == 1 else "mixture"
+    return row["problem"], int(row["budget"]), row["method"], int(row["threads"]), kind
+
+
+def read(file: Path = HERE / "peers.csv") -> dict[Key, dict[str, Any]]:
+    """The rows by their keys, in the order of the file; of equal keys the last."""
+    if not file.exists():
+        return {}
+    found: dict[Key, dict[str, Any]] = {}
+    with file.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            numbers = {n: float(row[n]) if row[n] else math.nan for n in (*NUMBERS, "coverage_auc")}
+            key = key_of(row)
+            found.pop(key, None)
+            found[key] = {**row, **numbers}
+    return found
+
+
+def compared(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[tuple[Key, float, float]]:
+    """Each row beside the reference of its problem and budget: key, difference in nats, ratio of CPU seconds."""
+    found = []
+    for key, row in rows.items():
+        problem, budget, method, used, kind = key
+        other = rows.get((problem, budget, REFERENCE[0], threads, REFERENCE[1]))
+        if other is not None and used == threads and (method, kind) != REFERENCE:
+            found.append((key, row["log_prob"] - other["log_prob"], row["cpu_s"] / other["cpu_s"]))
+    return found
+
+
+def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
+    """CPU seconds / nats over the prior and verdict, problems × methods; then how each method compares."""
+    rows = {key: row for key, row in rows.items() if key[3] == threads}
+    if not rows:
+        return f"nothing was computed with {threads} threads"
+    columns = sorted({key[2::2] for key in rows}, key=lambda c: (not c[0].startswith("equipoise"), c))
+    problems = list(dict.fromkeys(key[:2] for key in rows))
+    head = ["problem", "budget", "exact", *(f"{method}, {kind}" for method, kind in columns)]
+    lines = []
+    for problem, budget in sorted(problems, key=lambda p: p[1]):
+        cells = [rows.get((problem, budget, method, threads, kind)) for method, kind in columns]
+        exact = [row["exact"] + row["entropy"] for row in cells if row is not None and math.isfinite(row["exact"])]
+        lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *map(_cell, cells)])
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    text = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in [head, *lines]
+    ]
+    marks = ", ".join(f"{style.symbol} {name}" for name, style in VERDICTS.items() if name in _verdicts(rows))
+    text.append(
+        f"\nCPU seconds of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
+    )
+    pairs = compared(rows, threads)
+    for method, kind in columns:
+        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
+        if mine:
+            sharp = sum(gain >= 0 for gain, _ in mine)
+            both = sum(gain >= 0 and ratio <= GOAL for gain, ratio in mine)
+            middle = sorted(ratio for _, ratio in mine)[len(mine) // 2]
+            text.append(
+                f"{method}, {kind}, beside {', '.join(REFERENCE)}: at least as sharp in {sharp} of "
+                f"{len(mine)}, and in at most {GOAL:g} of its CPU seconds in {both}; median ratio {middle:.2f}, mean "
+                f"difference {sum(gain for gain, _ in mine) / len(mine):+.2f} nats"
+            )
+    return "\n".join(text)
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    mark = VERDICTS[row["verdict"]].symbol if row["verdict"] in VERDICTS else " "
+    return f"{row['cpu_s']:.0f} / {row['log_prob'] + row['entropy']:.2f} {mark}"
+
+
+def _verdicts(rows: Mapping[Key, Mapping[str, Any]]) -> set[str]:
+    return {row["verdict"] for row in rows.values()}
+
+
+def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) -> Path | None:
+    """Quality against time, relative to the reference: one point per problem, budget and method; None if none is."""
+    points = compared(rows, threads)
+    if not points:
+        return None
+    names = sorted({key[2::2] for key, _, _ in points}, key=lambda c: (not c[0].startswith("equipoise"), c))
+    methods = list(dict.fromkeys(method for method, _ in names))
+    with mpl.rc_context(PRINT):
+        figure = Figure(figsize=(6.9, 3.8), layout="constrained")
+        ax = figure.subplots()
+        ax.axhline(0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+        ax.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+        for method, kind in names:
+            mine = [(ratio, gain) for key, gain, ratio in points if key[2::2] == (method, kind)]
+            colour = CYCLE[methods.index(method) % len(CYCLE)]
+            ax.scatter(
+                *zip(*mine, strict=True),
+                s=26,
+                marker="o" if kind == "mixture" else "x",
+                color=colour,
+                linewidths=0.9,
+                label=f"{method}, {kind if kind == 'mixture' else 'one network'}",
+            )
+        ax.set_xscale("log")
+        ax.set_yscale("symlog", linthresh=0.5)
+        ax.margins(0.06)
+        (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+        ax.fill_between([left, GOAL], 0, high, color=GREY, alpha=0.1, linewidth=0)  # the goal
+        ax.set(xlim=(left, right), ylim=(low, high))
+        for axis, ticks, start, end in ((ax.xaxis, RATIOS, left, right), (ax.yaxis, NATS, low, high)):
+            shown = [t for t in ticks if start <= t <= end]
+            axis.set_major_locator(FixedLocator(shown))
+            axis.set_major_formatter(FixedFormatter([f"{t:g}".replace("-", "−") for t in shown]))
+            axis.set_minor_locator(NullLocator())
+        ax.set_xlabel(f"CPU seconds, relative to five MAFs of sbi ({threads} thread{'s' * (threads > 1)})")
+        ax.set_ylabel("held-out log posterior beyond theirs, nats")
+        figure.legend(loc="outside right upper")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=200, metadata={"Software": None})
+    return file
+
+
+if __name__ == "__main__":
+    print(table(read()))
