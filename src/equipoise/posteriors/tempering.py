@@ -19,8 +19,9 @@ engine's other strategies (`engine`) take over.
 
 .. math:: Z_t = t\, E_q[w] + (1 - t)\, E_p[w].
 
-Weights are bounded by 1, so that the error is what the sample says it is. Points are doubled until the standard error
-of log Z_t is below `TARGET_ERROR`. The random numbers are fixed: the same x gives the same Z_t.
+Weights are bounded by 1, so that the error is what the sample says it is. There are (1 - t)/t times as many points of p
+as of q, since they count for so much less. Points are doubled until the standard error of log Z_t is below
+`TARGET_ERROR`. The random numbers are fixed: the same x gives the same Z_t.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ from .weighted import prior_points
 
 #: The standard error of log Z that is aimed at.
 TARGET_ERROR = 0.01
-#: Points of each kind (of q, of the prior) behind a normaliser: first, and at most.
-FIRST_POINTS, MOST_POINTS = 256, 1 << 14
+#: Points of q behind a normaliser: first, and at most; and of the prior, at least.
+FIRST_POINTS, MOST_POINTS, PRIOR_POINTS = 256, 1 << 14, 64
 #: A normaliser with a larger error than this, in spite of all points, is left to the engine.
 WORST_ERROR = 0.05
 #: Rejection gives up on an observation below this acceptance.
@@ -106,19 +107,20 @@ def tempered_log_z(
 
 
 def _log_z(log_ratio: LogRatio, points: Points, x: Any, prior: Prior, t: float, n: int) -> tuple[Tensor, Tensor]:
-    """log Z_t and its standard error from n points of each kind."""
+    """log Z_t and its standard error from n points of q, and fewer of the prior."""
     theta, log_share = points(n, x)
     inside = log_share.isfinite()
     share = log_share.double().softmax(0)
     # A point outside the support has no share; another one stands in its place, since nothing is evaluated outside.
-    anchor = prior_points(prior, n, theta)
+    fewer = min(n, max(PRIOR_POINTS, int(n * (1 - t) / t)))
+    anchor = prior_points(prior, fewer, theta)
     theta = torch.where(inside.unsqueeze(-1), theta, anchor[:1].unsqueeze(1))
     w = log_acceptance(log_ratio(theta, x), t).double().exp()
     mean = (share * w).sum(0)
     variance = (share.square() * (w - mean).square()).sum(0)
     others = log_acceptance(log_ratio(anchor.unsqueeze(1).expand(-1, len(x), -1), x), t).double().exp()
     z = t * mean + (1 - t) * others.mean(0)
-    error = (t**2 * variance + (1 - t) ** 2 * others.var(0) / n).sqrt()
+    error = (t**2 * variance + (1 - t) ** 2 * others.var(0) / fewer).sqrt()
     return z.log(), error / z
 
 
