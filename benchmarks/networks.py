@@ -5,12 +5,14 @@
 Every job fits five cross-fitted members of one configuration to the simulations of one problem, on one thread, and
 writes what is needed to compare configurations and mixtures of them afterwards: the log densities of every member at
 2,000 fresh pairs and at its out-of-fold pairs, and the CPU seconds of the fit. A job whose file is there is not run
-again; no job begins after `--seconds`. `--table` prints what is in OUT.
+again; no job begins after `--seconds`. `--table FILE.csv` writes what is in OUT as a table: nats over the prior of single
+networks, of the mixture of five, and of mixtures of two configurations weighted by out-of-fold score (`MIXED`).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import os
 import time
@@ -59,6 +61,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "spline 128 4 bins": SPLINE | {"hidden": (128, 128)},
     "spline 128 no scores": SPLINE | {"hidden": (128, 128), "bins": 8, "scores": False},
 }
+#: Pairs of configurations whose mixture, weighted by out-of-fold score, is in the table.
+MIXED = (
+    ("affine", "spline"),
+    ("spline 128 batch 64", "spline 128 random"),
+    ("spline 128 4 bins batch 64", "spline 128 4 bins random batch 64"),
+    ("spline 128 4 bins rate 2", "affine batch 64"),
+    ("spline 128 4 bins rate 2", "standard rate 2"),
+    ("spline 96 x 3 4 bins batch 64", "standard rate 2"),
+)
 PROBLEMS = (
     "outbreak",
     "exponentials",
@@ -150,21 +161,43 @@ def logmeanexp(values: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(values - top).mean(0))
 
 
-def table(out: Path) -> None:
-    """Nats over the prior of single networks and of the mixture of five, and CPU seconds."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for file in sorted(out.glob("*.npz")):
-        problem, budget, config, _ = file.stem.split("--")
-        data = np.load(file)
-        gain = data["test"] - data["prior"]
-        text = (
-            f"{gain.mean():6.2f} {logmeanexp(data['test']).mean() - data['prior']:6.2f} {float(data['seconds']):5.0f}s"
-        )
-        found.setdefault((problem, budget), {})[config] = text
-    for (problem, budget), rows in found.items():
-        print(f"\n{problem}, {budget} simulations: single, mixture of five (nats over the prior), CPU seconds")
-        for config, text in rows.items():
-            print(f"  {config:28s} {text}")
+def write_table(out: Path, file: Path) -> None:
+    """What every fit has found, and what mixtures of two configurations would."""
+    import torch
+
+    from equipoise.training.crossfit import log_score_weights
+
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for path in sorted(out.glob("*.npz")):
+        problem, budget, config, seed = path.stem.split("--")
+        with np.load(path) as data:
+            found.setdefault((problem, budget, seed), {})[config.replace("_", " ")] = dict(data)
+    rows = []
+    for (problem, budget, seed), fits in found.items():
+        start: dict[str, Any] = {"problem": problem, "budget": budget, "seed": seed}
+        for config, data in fits.items():
+            prior, mixture = float(data["prior"]), logmeanexp(data["test"])
+            scores = {"single": data["test"].mean() - prior, "mixture": mixture.mean() - prior}
+            rows.append(start | {"config": config, **scores, "cpu_seconds": float(data["seconds"])})
+        for pair in MIXED:
+            if not all(config in fits for config in pair):
+                continue
+            both = [fits[config] for config in pair]
+            weights = log_score_weights(torch.from_numpy(np.stack([d["fold"].ravel() for d in both]))).numpy()
+            test = np.stack([logmeanexp(d["test"]) for d in both])
+            top = test.max(0)
+            score = (top + np.log(weights @ np.exp(test - top))).mean() - float(both[0]["prior"])
+            seconds = sum(float(d["seconds"]) for d in both)
+            shares = " ".join(f"{w:.2f}" for w in weights)
+            rows.append(
+                start | {"config": " + ".join(pair), "mixture": score, "cpu_seconds": seconds, "weights": shares}
+            )
+    columns = ["problem", "budget", "seed", "config", "single", "mixture", "cpu_seconds", "weights"]
+    with file.open("w", newline="") as target:
+        writer = csv.DictWriter(target, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    print(f"{len(rows)} rows in {file}")
 
 
 def main() -> None:
@@ -176,13 +209,13 @@ def main() -> None:
     parser.add_argument("--budgets", default="2000")
     parser.add_argument("--configs", default=",".join(CONFIGS))
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", type=Path)
     given = parser.parse_args()
-    if not given.table:
+    if given.table is None:
         seeds, budgets = ([int(v) for v in text.split(",")] for text in (given.seeds, given.budgets))
         every = itertools.product(seeds, budgets, given.configs.split(","), given.problems.split(","))
         run(given.out, ((p, b, c, s) for s, b, c, p in every), given.processes, given.seconds)
-    table(given.out)
+    write_table(given.out, given.table or given.out / "table.csv")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ from .weighted import prior_points
 #: The standard error of log Z that is aimed at.
 TARGET_ERROR = 0.01
 #: Points of q behind a normaliser: first, and at most; and of the prior, at least.
-FIRST_POINTS, MOST_POINTS, PRIOR_POINTS = 256, 1 << 14, 64
+FIRST_POINTS, MOST_POINTS, PRIOR_POINTS = 64, 1 << 14, 32
 #: A normaliser with a larger error than this, in spite of all points, is left to the engine.
 WORST_ERROR = 0.05
 #: Rejection gives up on an observation below this acceptance.
