@@ -2,7 +2,7 @@
 
     python benchmarks/frontier.py OUT.csv [--problems NAMES] [--budgets N,…] [--runs R,…] [--methods M,…]
                                   [--device D] [--pairs N] [--seconds S]
-    python benchmarks/frontier.py --join OUT.nc A.csv B.csv …
+    python benchmarks/frontier.py OUT.nc --join A.csv B.csv …
 
 One line per fit and way to use it. Every temperature t is looked at, for the pairs the fit was made from (out of fold)
 and for fresh ones, so that rules for t can be compared afterwards: columns `p_over@t` and `p_cert@t` of both, and of
@@ -197,8 +197,7 @@ def join(out: Path, files: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("files", type=Path, nargs="*")
-    parser.add_argument("--join", action="store_true")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="CSV")
     parser.add_argument("--problems", default="slcp,weinberg,two_moons")
     parser.add_argument("--budgets", default="1024,4096,16384")
     parser.add_argument("--runs", default="0,1,2,3,4")
@@ -208,7 +207,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9)
     given = parser.parse_args()
     if given.join:
-        join(given.out, given.files)
+        join(given.out, given.join)
         return
     started, done = time.monotonic(), set()
     if given.out.exists():

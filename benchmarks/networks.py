@@ -5,8 +5,8 @@
 Every job fits five cross-fitted members of one configuration to the simulations of one problem, on one thread, and
 writes what is needed to compare configurations and mixtures of them afterwards: the log densities of every member at
 2,000 fresh pairs and at its out-of-fold pairs, and the CPU seconds of the fit. A job whose file is there is not run
-again; no job begins after `--seconds`. `--table FILE.csv` writes what is in OUT as a table: nats over the prior of single
-networks, of the mixture of five, and of mixtures of two configurations weighted by out-of-fold score (`MIXED`).
+again; no job begins after `--seconds`. `--table FILE.csv` writes what is in OUT as a table: nats over the prior of
+single networks, of the mixture of five, and of mixtures of two configurations weighted by out-of-fold score (`MIXED`).
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ def write_table(out: Path, file: Path) -> None:
     with file.open("w", newline="") as target:
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        writer.writerows(
+            {k: f"{v:.4g}" if isinstance(v, float | np.floating) else v for k, v in row.items()} for row in rows
+        )
     print(f"{len(rows)} rows in {file}")
 
 
