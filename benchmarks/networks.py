@@ -189,9 +189,8 @@ def write_table(out: Path, file: Path) -> None:
             score = (top + np.log(weights @ np.exp(test - top))).mean() - float(both[0]["prior"])
             seconds = sum(float(d["seconds"]) for d in both)
             shares = " ".join(f"{w:.2f}" for w in weights)
-            rows.append(
-                start | {"config": " + ".join(pair), "mixture": score, "cpu_seconds": seconds, "weights": shares}
-            )
+            mixed = {"config": " + ".join(pair), "mixture": score, "cpu_seconds": seconds, "weights": shares}
+            rows.append(start | mixed)
     columns = ["problem", "budget", "seed", "config", "single", "mixture", "cpu_seconds", "weights"]
     with file.open("w", newline="") as target:
         writer = csv.DictWriter(target, columns, lineterminator="\n")
