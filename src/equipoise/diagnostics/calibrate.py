@@ -164,6 +164,8 @@ def calibrate_out_of_fold(
         if found.t > first:
             break
     found = _never_the_prior(found, temperatures, rank, effective)
+    if posterior.log_weights is not None:
+        found = dataclasses.replace(found, weights=tuple(posterior.log_weights.exp().tolist()))
     return posterior._with(found.t, found)
 
 

@@ -19,6 +19,8 @@ from .verdicts import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT, lowest
 TWO_SIDED = 1.96
 #: From this much mass outside the prior on, the summary speaks of it.
 LEAST_LEAKAGE = 0.01
+#: Of more members than this, with their mixture, only the mixture has a line.
+MOST_ROWS = 7
 #: A gain of fewer nats than this is shown as 0.00, and is none whatever its error.
 LEAST_GAIN = 0.005
 #: Pairs for `calibrate`, and the nats that it cost with so many (Gaussian posteriors 10 to 40% too tight, D = 1 to 10).
@@ -41,9 +43,9 @@ def summary(ds: xr.Dataset) -> Summary:
 
     First comes the verdict on the mixture, or on each network where they are not mixed: why, and at which levels. Then
     follow the coverage of each parameter's central intervals beside that of the joint regions, with standard errors;
-    one line per member; what leaks out of the prior, and what was not learnt. The last lines say what to do next and
-    what it costs. What is not known (the gain over a prior that was not given, the information kept without an exact
-    posterior) is left out.
+    one line per member, or for the mixture alone where they are many; what leaks out of the prior, and what was not
+    learnt. The last lines say what to do next and what it costs. What is not known (the gain over a prior that was not
+    given, the information kept without an exact posterior) is left out.
 
     Arguments:
         ds: from `diagnose`.
@@ -76,7 +78,7 @@ def summary(ds: xr.Dataset) -> Summary:
     lines = [line for m in judged for line in _verdict(ds.sel(member=m), m, verdicts[m])]
     if len(judged) == 1:
         lines += ["", *_reported(ds.sel(member=judged[0])), ""]
-    lines += [*_table(ds, members, list(verdicts.values()))]
+    lines += _table(ds.sel(member=judged) if len(members) > MOST_ROWS else ds, verdicts)
     allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
     lines.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     lines += [*_leaked(ds, members), *(f"note: {note}" for note in ds.attrs["notes"].splitlines() if note)]
@@ -159,13 +161,14 @@ def _names(ds: xr.Dataset) -> list[str]:
 # --- the members -----------------------------------------------------------------------------------------------------
 
 
-def _table(ds: xr.Dataset, members: Sequence[str], verdicts: Sequence[str]) -> list[str]:
+def _table(ds: xr.Dataset, verdicts: dict[str, str]) -> list[str]:
     """One line per member."""
+    members = [str(m) for m in ds["member"].values]
     columns = [("coverage AUC", _column(ds, "coverage_auc", 3)), ("log posterior", _column(ds, "nominal_log_prob", 2))]
     columns += [("nats over prior", _column(ds, "gain", 2))]
     columns += [("information", [f"{v:.2f}" if np.isfinite(v) else "–" for v in ds["information_kept"].values])]
     columns += [("balance g", _column(ds, "balance_signed", 3))]
-    rows = [f"{m:<10} {v:<22}" for m, v in zip(["member", *members], ["verdict", *verdicts], strict=True)]
+    rows = [f"{m:<10} {v:<22}" for m, v in [("member", "verdict"), *((m, verdicts[m]) for m in members)]]
     for name, cells in columns:
         if any(c != "–" for c in cells):
             width = max(map(len, (name, *cells)))
@@ -233,7 +236,8 @@ def _next(ds: xr.Dataset, verdicts: dict[str, str], judged: Sequence[str]) -> li
             "more simulations; then judge again with fresh pairs"
         )
     elif alone:
-        lines.append(f"what to do: use the mixture as a whole; {listed(alone)} alone would be overconfident")
+        which = listed(alone) if len(verdicts) <= MOST_ROWS else f"{len(alone)} of {len(verdicts) - 1} members"
+        lines.append(f"what to do: use the mixture as a whole; {which} alone would be overconfident")
     more = ds["pairs_to_settle"].sel(member=open_).values
     if len(more) and np.isfinite(more).all():
         pairs = int(ds.attrs["pairs"])

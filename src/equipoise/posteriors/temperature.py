@@ -27,6 +27,7 @@ class Calibration:
         pairs_needed: about how many pairs in all would give a certificate; None where there is one, or no number
             would if the curves stay as they are.
         message: all this in one line.
+        weights: of the members in the mixture; empty where all are equal.
     """
 
     t: float
@@ -43,6 +44,7 @@ class Calibration:
     after: tuple[float, ...]
     pairs_needed: int | None
     message: str
+    weights: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         return self.message
@@ -55,8 +57,8 @@ class Calibration:
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """What `to_dict` gave."""
         names = {field.name for field in fields(cls)}
-        if set(values) != names:
-            wrong = sorted(names ^ set(values))
+        if not names - {"weights"} <= set(values) <= names:  # older files have none
+            wrong = sorted((names - {"weights"}) ^ set(values))
             raise ValueError(f"a calibration holds {', '.join(sorted(names))}; missing or unknown: {', '.join(wrong)}")
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**plain)

@@ -6,6 +6,7 @@ __all__ = ["fit", "fit_many"]
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -192,6 +193,8 @@ def fit(
     if calibrate:
         whole = calibrated(whole, pairs, seed, progress)
         assert whole.calibration is not None
+        if progress is not False:
+            print(f"{whole!r}", file=sys.stderr)
         if not whole.calibration.certified:
             warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
     return whole if device is not None else whole.to(home)
