@@ -26,16 +26,9 @@ from .dataset import ExactLogProb, Findings, as_dataset, exact_values
 from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .normalizers import FROM_FEW, FROM_MORE
 from .packages import as_surrogate
-from .pair_statistics import (
-    CELLS_UP_TO,
-    RECIPES,
-    RELEASED_BINS,
-    Batch,
-    PairStatistics,
-    on_cells,
-    pair_statistics,
-    shares_points,
-)
+from .pair_statistics import RECIPES, on_cells, pair_statistics, shares_points
+from .point_statistics import Batch, PairStatistics
+from .proposed_points import CELLS_UP_TO, RELEASED_BINS
 from .surrogates import Surrogate
 from .uniformity import tarp_references
 

@@ -6,7 +6,7 @@ packages, and `as_surrogate`, are in `packages`.
 
 from __future__ import annotations
 
-__all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "seeded"]
+__all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "prior_draws", "seeded"]
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -189,3 +189,9 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
     """Objects that draw from torch's global generator are reproducible inside this block, and leave it as it was."""
     with isolated(int(torch.randint(2**62, (), device=generator.device, generator=generator))):
         yield
+
+
+def prior_draws(prior: Prior, n: int, pairs: int, generator: torch.Generator) -> Tensor:
+    """Independent prior draws with shape `(n, B, D)`, for priors without cumulative distribution functions."""
+    with seeded(generator):
+        return prior.sample((n * pairs,)).reshape(n, pairs, -1).to(generator.device)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from equipoise.diagnostics.pair_statistics import CELLS_FROM, RELEASED_BINS
+from equipoise.diagnostics.pair_statistics import CELLS_FROM
+from equipoise.diagnostics.proposed_points import RELEASED_BINS
 from equipoise.losses import rolls_needed
 
 from .cells import Cell, Stack
