@@ -30,23 +30,23 @@ def exact(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def fitted() -> eq.Posterior:
-    theta, x = gaussian_pairs(800, 0)
-    return eq.fit(theta, x, prior=PRIOR, epochs=60, progress=False, device="cpu")
+    theta, x = gaussian_pairs(600, 0)
+    return eq.fit(theta, x, prior=PRIOR, epochs=30, progress=False, device="cpu")
 
 
 def test_the_default_is_calibrated_near_the_exact_posterior_and_says_so(fitted: eq.Posterior) -> None:
     assert fitted.n_members == 10 and fitted.calibration is not None and fitted.calibration.rule == "observed"
     assert 0 < fitted.temperature <= 1 and str(fitted.calibration) in repr(fitted) and "calibrated" in repr(fitted)
-    theta, x = gaussian_pairs(500, 1)
+    theta, x = gaussian_pairs(200, 1)
     lost = float((exact(theta, x) - fitted.log_prob(theta, x)).mean())
     assert 0 < lost < 0.25  # the prior is 1.6 nats away
     ranks = eq.diagnose(fitted, theta, x, progress=False).coverage_auc.sel(member="mixture")
-    assert float(ranks) > -0.03
+    assert float(ranks) > -0.06  # three standard errors
 
 
 def test_members_take_folds_and_kinds_in_turn(fitted: eq.Posterior) -> None:
-    rows, blind = out_of_fold(fitted, 800)
-    assert rows.shape == (5, 160) and all(len(some) == 2 for some in blind)
+    rows, blind = out_of_fold(fitted, 600)
+    assert rows.shape == (5, 120) and all(len(some) == 2 for some in blind)
     groups = fitted.record["group"]
     assert all({groups[m] for m in some} == {0, 1} for some in blind)
     assert [m["name"] for m in fitted.record["methods"]] == [m.name for m in MIXTURES["calibrated"]]
@@ -70,12 +70,12 @@ def test_weights_follow_the_score(fitted: eq.Posterior) -> None:
     stack = {n: w.clone() for n, w in worse.stack.items()}
     stack["x_loc"][bad] += 5.0  # they see observations that are shifted far away
     broken = eq.Posterior(worse.network, stack, worse.history, worse.record)
-    kept = weighted_by_score(broken, broken.record["group"], Pairs(*gaussian_pairs(800, 0)))
+    kept = weighted_by_score(broken, broken.record["group"], Pairs(*gaussian_pairs(600, 0)))
     assert kept.n_members == 5 and set(kept.record["group"]) == {0}
 
 
 def test_what_the_call_may_change() -> None:
-    theta, x = gaussian_pairs(300, 0)
+    theta, x = gaussian_pairs(150, 0)
     options: dict = {"prior": PRIOR, "epochs": 2, "progress": False, "device": "cpu"}
     plain = eq.fit(theta, x, calibrate=False, **options)
     assert plain.calibration is None and plain.temperature == 1 and plain.n_members == 10
