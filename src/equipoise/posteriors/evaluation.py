@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from equipoise.networks import Network, StackedWeights
+from equipoise.support.progress import Progress
 
 from .weighted import LogRatio, prior_points
 
@@ -67,8 +68,14 @@ def by_observation(x: Tensor, stack: StackedWeights, evaluations: int, function:
         With shape `(M, B)`.
     """
     members = len(some_weights(stack))
-    pieces = x.split(at_once(x, stack, evaluations))
-    return torch.cat([function(piece) for piece in pieces], 1) if len(x) else x.new_zeros(members, 0)
+    if len(x) == 0:
+        return x.new_zeros(members, 0)
+    found = []
+    with Progress("normalising", len(x)) as bar:
+        for piece in x.split(at_once(x, stack, evaluations)):
+            found.append(function(piece))
+            bar.advance(len(piece), "observations")
+    return torch.cat(found, 1)
 
 
 def log_ratio_of(network: Network, stack: StackedWeights) -> LogRatio:

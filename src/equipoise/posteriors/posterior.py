@@ -29,6 +29,7 @@ from equipoise.networks import LOG_WEIGHTS, Mixture, Network, StackedWeights
 from equipoise.priors import Prior
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
+from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator as make_generator
 
 from . import classifiers, flows
@@ -384,20 +385,20 @@ class Posterior:
         member = self._chosen(n, generator)
         draws = torch.empty(n, len(x), self.prior.dim, dtype=self.dtype, device=self.device)
         reports = []
-        for m in range(self.n_members):
-            mine = (member == m).nonzero().squeeze(1)
-            if len(mine) == 0:
-                continue
-            one = self._alone(m) if self.n_members > 1 else self
-            size = at_once(x, one.stack, len(mine))
-            for lo in range(0, len(x), size):
-                piece = x[lo : lo + size]
-                if self.kind == "flow":
-                    part = flows.draw(one._flow(), one.stack, len(mine), piece, generator)
-                else:
-                    part, report = classifiers.draw(one.network, one.stack, len(mine), piece, generator, seed + m)
-                    reports.append((m, report))
-                draws[mine.unsqueeze(1), torch.arange(lo, lo + len(piece), device=self.device)] = part
+        chosen = [(m, mine) for m in range(self.n_members) if len(mine := (member == m).nonzero().squeeze(1))]
+        with Progress("sampling", len(chosen) * len(x)) as bar:
+            for m, mine in chosen:
+                one = self._alone(m) if self.n_members > 1 else self
+                size = at_once(x, one.stack, len(mine))
+                for lo in range(0, len(x), size):
+                    piece = x[lo : lo + size]
+                    if self.kind == "flow":
+                        part = flows.draw(one._flow(), one.stack, len(mine), piece, generator)
+                    else:
+                        part, report = classifiers.draw(one.network, one.stack, len(mine), piece, generator, seed + m)
+                        reports.append((m, report))
+                    draws[mine.unsqueeze(1), torch.arange(lo, lo + len(piece), device=self.device)] = part
+                    bar.advance(len(piece), "observations, for each member")
         if reports:
             self.sampler = {k: min(r[k] for _, r in reports) for k in reports[0][1]}
             if "ess" in self.sampler:  # members are sampled apart: their effective numbers of draws add up
@@ -457,11 +458,14 @@ class Posterior:
         """log Z_t(x), with shape `(B,)`."""
         q, starts = self.untempered(), self._pieces(x, 2 * FIRST_POINTS)
         found, doubtful = [x.new_zeros(0, dtype=self.dtype)], 0
-        for low in starts:
-            rows = slice(low, low + starts.step)
-            log_z, rough = tempered_normalizer(q, self.observed(x[rows], log_normalizer[:, rows]), self.temperature)
-            found.append(log_z)
-            doubtful += int(rough.sum())
+        with Progress("normalising", len(x)) as bar:
+            for low in starts:
+                rows = slice(low, low + starts.step)
+                known = self.observed(x[rows], log_normalizer[:, rows])
+                log_z, rough = tempered_normalizer(q, known, self.temperature)
+                found.append(log_z)
+                doubtful += int(rough.sum())
+                bar.advance(len(known), "observations")
         if doubtful:
             warn(
                 f"the normaliser of the tempered density has an error above {WORST_ERROR} for {doubtful} of {len(x)} "
@@ -473,11 +477,13 @@ class Posterior:
         """n draws of q_t for each x, with shape `(n, B, D)`."""
         q, starts = self.untempered(), self._pieces(x, n)
         parts, reports = [torch.empty(n, 0, self.prior.dim, dtype=self.dtype, device=self.device)], []
-        for low in starts:
-            known = self.observed(x[low : low + starts.step])
-            theta, report = tempered_draws(q, known, self.temperature, n, generator, seed)
-            parts.append(theta)
-            reports.append(report)
+        with Progress("sampling", len(x)) as bar:
+            for low in starts:
+                known = self.observed(x[low : low + starts.step])
+                theta, report = tempered_draws(q, known, self.temperature, n, generator, seed)
+                parts.append(theta)
+                reports.append(report)
+                bar.advance(len(known), "observations")
         if reports:
             # Of several ways the one that tells least.
             ways = sorted({r["sampler"] for r in reports}, key=lambda way: way == "rejection")

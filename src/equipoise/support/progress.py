@@ -2,7 +2,8 @@
 
 `rich` draws it where it is installed and standard error is a terminal; elsewhere a line is printed every half
 minute, so that a log file of a long job shows that it is alive and how long it will take. Whoever runs many such pieces
-of work and shows them together listens instead (`listening`), and nothing is drawn.
+of work and shows them together listens instead (`listening`), and nothing is drawn. Of bars inside one another the
+outermost is shown.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ INTERVAL = 30.0
 #: Called with the label, the count, the total and the note.
 Listener = Callable[[str, int, int, str], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+#: Whether a bar is open already; one inside another is not shown.
+_OPEN: ContextVar[bool] = ContextVar("open", default=False)
 
 
 @contextmanager
@@ -69,18 +72,20 @@ class Progress:
     def __init__(
         self, label: str, total: int, show: bool | None = None, *, done: int = 0, at_most: bool = False
     ) -> None:
-        self.label, self.total, self.show = label, max(total, 1), show is not False
+        self.label, self.total, self.show = label, max(total, 1), show is not False and not _OPEN.get()
         self.done, self.note, self.at_most = done, "", at_most
         self.started = self._last_line = time.monotonic()
         self._first: tuple[float, int] | None = None  # when the first count came, and what it was
         self._bar: Any = None
         self._task: Any = None
-        self._listener = _LISTENER.get()
+        self._listener = None if _OPEN.get() else _LISTENER.get()
 
     def __enter__(self) -> Progress:
+        self._token = _OPEN.set(True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _OPEN.reset(self._token)
         if self._bar is not None:
             self._bar.stop()
 
