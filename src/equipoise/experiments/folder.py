@@ -39,6 +39,7 @@ import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
 from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.hdf5 import check_dataset
 from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
@@ -256,8 +257,14 @@ def _attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def _values(file: h5py.File, name: bytes) -> np.ndarray:
-    """A variable; h5py's own objects would take twice as long."""
+    """A variable of this very file; h5py's own objects would take twice as long."""
+    if file.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+        raise DamagedFile(f"{file.filename}: {name.decode()} is a link to somewhere else")
     variable = h5py.h5d.open(file.id, name)
+    try:
+        check_dataset(variable, name.decode(), file.id.get_filesize())
+    except OSError as error:
+        raise DamagedFile(f"{file.filename}: {error}") from error
     values = np.empty(variable.shape, variable.dtype)
     variable.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     if values.dtype.kind == "O":  # text

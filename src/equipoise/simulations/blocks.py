@@ -17,8 +17,7 @@ names its store and its number, so that a block that was copied or renamed is no
 from __future__ import annotations
 
 __all__ = [
-    "STORAGES", "Block", "CorruptBlockError", "compact", "dataset", "invalid_rows", "load_x", "open_hdf5", "read_block",
-    "write_block",
+    "STORAGES", "Block", "CorruptBlockError", "compact", "invalid_rows", "load_x", "read_block", "write_block",
 ]  # fmt: skip
 
 import functools
@@ -32,6 +31,7 @@ import h5py
 import numpy as np
 
 from equipoise.support.files import write_whole
+from equipoise.support.hdf5 import dataset, open_hdf5
 
 #: How the values of x may be kept on disk.
 STORAGES = ("float32", "bits", "integers")
@@ -39,8 +39,6 @@ STORAGES = ("float32", "bits", "integers")
 FORMAT = 2
 #: About how many bytes of x make a compressed chunk.
 CHUNK_BYTES = 1 << 18
-#: A file may hold this many times its own size: gzip alone packs up to 1032 bytes into one, others more.
-GZIP_RATIO, OTHER_RATIO = 1100, 1 << 16
 
 
 class CorruptBlockError(RuntimeError):
@@ -110,31 +108,6 @@ def write_block(path: Path, theta: np.ndarray, x: np.ndarray, rows: np.ndarray, 
         file.create_dataset("x", data=values, **_layout(values, storage))
         file.create_dataset("row", data=rows)
         file.create_dataset("invalid", data=invalid)
-
-
-#: Opens an HDF5 file for reading, also on file systems that have no locks.
-open_hdf5 = functools.partial(h5py.File, mode="r", locking="best-effort")
-
-
-def dataset(file: h5py.File, key: str) -> h5py.Dataset:
-    """A dataset that lies in this very file, and whose size the file can hold.
-
-    Links to other files and data kept elsewhere are refused: a file that was handed on must not read others. So is a
-    shape that would take memory for values which are not there.
-    """
-    place = file
-    for name in filter(None, key.split("/")):
-        if not isinstance(place.get(name, getlink=True), h5py.HardLink):
-            raise OSError(f"{key!r} is not there, or is a link to somewhere else")
-        place = place[name]
-    if not isinstance(place, h5py.Dataset) or place.external or place.is_virtual:
-        raise OSError(f"{key!r} is no dataset, or keeps its values in another file")
-    bound = os.path.getsize(file.filename)
-    if place.chunks is not None and place._filters:
-        bound *= GZIP_RATIO if place.compression == "gzip" and place.scaleoffset is None else OTHER_RATIO
-    if place.nbytes > bound:
-        raise OSError(f"{key!r} has the shape {place.shape}, more than a file of this size can hold")
-    return place
 
 
 def read_block(path: Path, owner: str, *, x: bool = True) -> Block:

@@ -22,9 +22,10 @@ import h5py
 import numpy as np
 
 from equipoise.support.errors import warn
+from equipoise.support.hdf5 import GZIP_RATIO, dataset, open_hdf5
 from equipoise.support.words import listed
 
-from .blocks import GZIP_RATIO, dataset, invalid_rows, load_x, open_hdf5
+from .blocks import invalid_rows, load_x
 from .simulations import Column, Segment, Simulations, check_on_invalid, without_invalid
 from .store import Store
 
