@@ -38,8 +38,8 @@ import numpy as np
 import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
-from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_text, write_whole
-from equipoise.support.hdf5 import check_dataset
+from equipoise.support.files import Lock, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.hdf5 import check_dataset, write_netcdf
 from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
@@ -124,9 +124,9 @@ class Folder:
         """Write a finished stack unless it is there already; remove earlier failures and its checkpoint."""
         large = {"zlib": True, "shuffle": True}
         encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
-        with write_whole(self.stack_file(identity), replace=not self.has(identity)) as temporary:
-            ds.assign_attrs(format=FORMAT).to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
-            append_digest(temporary)
+        write_netcdf(
+            ds.assign_attrs(format=FORMAT), self.stack_file(identity), encoding, replace=not self.has(identity)
+        )
         self._failure_file(identity).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
 

@@ -27,11 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from equipoise.support.files import write_whole
-from equipoise.support.hdf5 import dataset, open_hdf5
+from equipoise.support.hdf5 import dataset, open_hdf5, write_hdf5
 
 #: How the values of x may be kept on disk.
 STORAGES = ("float32", "bits", "integers")
@@ -99,8 +97,7 @@ def invalid_rows(x: np.ndarray) -> np.ndarray:
 def write_block(path: Path, theta: np.ndarray, x: np.ndarray, rows: np.ndarray, *, storage: str, owner: str) -> None:
     """Write θ and x (float32) of the given rows of a block; `storage` is one of `STORAGES`."""
     values, invalid = compact(x, storage), invalid_rows(x)
-    # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
-    with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with write_hdf5(path) as file:
         file.attrs["equipoise_format"] = FORMAT
         file.attrs["digest_theta"] = _digest(f"theta {owner}", theta, rows, invalid)
         file.attrs["digest_x"] = _digest(f"x {owner}", values)

@@ -2,23 +2,29 @@
 
 `write_netcdf` adds a digest to a NetCDF file, which other readers ignore, and `read_netcdf` checks it. A file without
 one was written by something else, and is read as it is.
+
+Files are made in memory and then written: on a full disk the HDF5 library ends the process with a segmentation fault.
 """
 
 from __future__ import annotations
 
-__all__ = ["GZIP_RATIO", "check_dataset", "dataset", "open_hdf5", "read_netcdf", "write_netcdf"]
+__all__ = ["GZIP_RATIO", "check_dataset", "dataset", "open_hdf5", "read_netcdf", "write_hdf5", "write_netcdf"]
 
 import functools
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
-import xarray as xr
 
 from .errors import DamagedFile
 from .files import DIGEST, append_digest, is_intact, write_whole
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: A file may hold this many times its own size: gzip alone packs up to 1032 bytes into one, others more.
 GZIP_RATIO, OTHER_RATIO = 1100, 1 << 16
@@ -60,11 +66,25 @@ def check_dataset(place: h5py.h5d.DatasetID, key: str, size: int) -> None:
         raise OSError(f"{key!r} has the shape {place.shape}, more than a file of this size can hold")
 
 
-def write_netcdf(ds: xr.Dataset, path: str | Path, encoding: Mapping[str, Any] | None = None) -> None:
-    """Write a dataset as NetCDF, whole or not at all, with a digest."""
+@contextmanager
+def write_hdf5(path: str | Path) -> Iterator[h5py.File]:
+    """An HDF5 file to fill, which is written whole when the block ends."""
+    made = io.BytesIO()
+    with h5py.File(made, "w") as file:
+        yield file
     with write_whole(path) as temporary:
-        ds.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
-        with open(temporary, "ab") as file:
+        temporary.write_bytes(made.getbuffer())
+
+
+def write_netcdf(
+    ds: xr.Dataset, path: str | Path, encoding: Mapping[Any, Any] | None = None, *, replace: bool = True
+) -> None:
+    """Write a dataset as NetCDF, whole or not at all, with a digest; `replace` as in `write_whole`."""
+    made = io.BytesIO()
+    ds.to_netcdf(made, engine="h5netcdf", encoding=encoding)
+    with write_whole(path, replace=replace) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(made.getbuffer())
             file.write(MARK)
         append_digest(temporary)
 
@@ -73,12 +93,14 @@ def read_netcdf(path: str | Path) -> xr.Dataset:
     """A NetCDF file in memory; `DamagedFile` if it is none, was altered since `write_netcdf`, or reaches outside.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, xarray as xr
         >>> file = Path(tempfile.mkdtemp()) / "a.nc"
         >>> write_netcdf(xr.Dataset({"a": ("x", [1.0, 2.0])}), file)
         >>> float(read_netcdf(file)["a"].sum())
         3.0
     """
+    import xarray as xr  # here, since simulations do not need it
+
     path = Path(path)
     try:
         with open(path, "rb") as file:
