@@ -39,7 +39,7 @@ import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
 from equipoise.support.files import Lock, is_intact, remove_leftovers, write_text, write_whole
-from equipoise.support.hdf5 import check_dataset, write_netcdf
+from equipoise.support.hdf5 import check_dataset, open_hdf5, write_netcdf
 from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
@@ -139,19 +139,19 @@ class Folder:
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
-        with h5py.File(self.stack_file(identity)) as file:
+        with _opened(self.stack_file(identity)) as file:
             return _attributes(file), {n.decode(): _values(file, n) for n in file.id}
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
-        with h5py.File(self.stack_file(identity)) as file:
+        with _opened(self.stack_file(identity)) as file:
             return _attributes(file)
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
         found: set[str] = set()
         for identity in set(self.stacks()) - set(besides):
-            with h5py.File(self.stack_file(identity)) as file:
+            with _opened(self.stack_file(identity)) as file:
                 found |= set(_values(file, b"cell"))
         return found
 
@@ -209,9 +209,11 @@ class Folder:
             try:
                 beat = Heartbeat(**json.loads(file.read_text(encoding="utf-8")))
                 age = time.time() - file.stat().st_mtime
-            except (OSError, ValueError, TypeError):  # it has just ended
+            except (OSError, ValueError, TypeError, RecursionError):  # it has just ended
                 continue
-            if _is_alive(beat, age):
+            numbers, words = (beat.pid, beat.done, beat.total), (beat.identity, beat.host, beat.stage, beat.note)
+            right = all(type(n) is int for n in numbers) and all(isinstance(w, str) for w in words)
+            if right and _is_alive(beat, age):
                 found[beat.identity] = beat
         return found
 
@@ -250,6 +252,17 @@ def _is_alive(beat: Heartbeat, age: float) -> bool:
     return True
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """The file of a stack. It is intact, but somebody else may have made it: whatever is wrong with it, it is named."""
+    try:
+        with open_hdf5(path) as file:
+            yield file
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(f"{path} is no stack ({why}): remove it, and `equipoise run` computes it again") from error
+
+
 def _attributes(file: h5py.File) -> dict[str, Any]:
     found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
     _check_format(Path(file.filename), found["format"])
@@ -259,12 +272,9 @@ def _attributes(file: h5py.File) -> dict[str, Any]:
 def _values(file: h5py.File, name: bytes) -> np.ndarray:
     """A variable of this very file; h5py's own objects would take twice as long."""
     if file.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-        raise DamagedFile(f"{file.filename}: {name.decode()} is a link to somewhere else")
+        raise OSError(f"{name.decode()} is a link to somewhere else")
     variable = h5py.h5d.open(file.id, name)
-    try:
-        check_dataset(variable, name.decode(), file.id.get_filesize())
-    except OSError as error:
-        raise DamagedFile(f"{file.filename}: {error}") from error
+    check_dataset(variable, name.decode(), file.id.get_filesize())
     values = np.empty(variable.shape, variable.dtype)
     variable.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     if values.dtype.kind == "O":  # text
