@@ -49,7 +49,7 @@ def main(scale: float, kills: int, inputs: int) -> int:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--scale", type=float, default=1.0, help="of the numbers of simulated data sets")
-    options.add_argument("--kills", type=int, default=52, help="disturbances of each operation")
+    options.add_argument("--kills", type=int, default=60, help="disturbances of each operation")
     options.add_argument("--inputs", type=int, default=101_000, help="altered inputs, of all loaders together")
     given = options.parse_args()
     sys.exit(min(main(given.scale, given.kills, given.inputs), 1))

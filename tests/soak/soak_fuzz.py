@@ -201,12 +201,15 @@ def _again(folder: Path) -> None:
     shutil.copytree(folder / "right", folder / "model")
 
 
-def load_checkpoint(folder: Path, rng: random.Random) -> Any:
+def load_checkpoint(folder: Path, rng: random.Random) -> None:
     right, file = folder / "state" / "stack-0.safetensors", folder / "stack-0.safetensors"
     with safe_open(right, "pt") as opened:
         identity = opened.metadata()["identity"]
     write(file, altered_bytes(right.read_bytes(), rng))
-    return Checkpoint(file, identity).load()
+    found, wanted = Checkpoint(file, identity).load(), Checkpoint(right, identity).load()
+    assert found is not None and wanted is not None and found.keys() == wanted.keys(), "other weights"
+    # NaN stands for epochs that were not trained.
+    assert all(np.array_equal(found[n].numpy(), wanted[n].numpy(), equal_nan=True) for n in wanted), "other weights"
 
 
 def make_store(folder: Path) -> None:
@@ -219,11 +222,12 @@ def make_store(folder: Path) -> None:
     )
 
 
-def load_block(folder: Path, rng: random.Random) -> Any:
+def load_block(folder: Path, rng: random.Random) -> None:
     _again(folder)
     file = folder / "model" / "block-000001.h5"
     write(file, altered_bytes(file.read_bytes(), rng))
-    return read_simulations(folder / "model").x
+    found, wanted = read_simulations(folder / "model"), read_simulations(folder / "right")
+    assert torch.equal(found.x, wanted.x) and torch.equal(found.theta, wanted.theta), "other simulations"
 
 
 def load_manifest(folder: Path, rng: random.Random) -> Any:
@@ -279,8 +283,10 @@ def make_results(folder: Path) -> None:
 
 def load_results(folder: Path, rng: random.Random) -> Any:
     contents, file = (folder / "right.nc").read_bytes(), folder / "results.nc"
-    if rng.random() < 0.1:
+    if rng.random() < 0.2:  # with its digest as it was: what is read is what was written
         write(file, altered_bytes(contents, rng))
+        if file.read_bytes()[-16 - len(MARK) : -16] == MARK:
+            assert read_results(file).identical(read_results(folder / "right.nc")), "other results"
     else:
         body = altered_bytes(contents[: -16 - len(MARK)], rng)
         write(file, body + (MARK if rng.random() < 0.5 else b""))

@@ -36,6 +36,7 @@ import equipoise as eq
 from equipoise.experiments import Folder, load_grid, merge, read_results, run_grid, runner, write_results
 from equipoise.experiments.pipeline import compute_stack
 from equipoise.posteriors.files import holds_model
+from equipoise.report import write_report
 from equipoise.simulations import store as stores
 from equipoise.support.files import is_intact
 from equipoise.support.hdf5 import read_netcdf, write_netcdf
@@ -240,6 +241,16 @@ def results_kept(folder: Path) -> int:
     return int(ds.attrs["cells_done"])
 
 
+def report_act(folder: Path) -> None:
+    write_report(folder / "out" / "results.nc", folder / "report.html", progress=False)
+
+
+def report_kept(folder: Path) -> int:
+    page = folder / "report.html"
+    assert not page.exists() or page.read_text(encoding="utf-8").rstrip().endswith("</html>"), "half a page"
+    return int(page.exists())
+
+
 def netcdf_prepare(folder: Path) -> None:
     write_netcdf(xr.Dataset({"a": ("x", np.zeros(5000))}), folder / "a.nc")
 
@@ -269,7 +280,10 @@ OPERATIONS: dict[str, Operation] = {
     "merge": Operation(merge_prepare, merge_act, merge_kept, merge_kept),
     "write NetCDF": Operation(netcdf_prepare, netcdf_act, netcdf_kept, netcdf_kept),
     "write results": Operation(results_prepare, results_act, results_kept, results_kept),
+    "write a report": Operation(results_prepare, report_act, report_kept, report_kept),
 }
+#: Those that need the variables of real stacks.
+NEED_STACKS = ("write results", "write a report")
 
 
 # --- striking ---------------------------------------------------------------------------------------------------------
@@ -466,7 +480,7 @@ def main(times: int, quick: bool = False, only: str = "") -> dict[str, int]:
     counts = {"kills": 0, "faults": 0, "wrong": 0}
     with prepared(quick):
         for name in OPERATIONS:
-            if only not in name or (quick and name == "write results"):  # which needs the variables of real stacks
+            if only not in name or (quick and name in NEED_STACKS):
                 continue
             began, found = time.monotonic(), list(strike(name, times))
             wrong = [o for o in found if o.wrong]

@@ -58,7 +58,7 @@ def run(script: str, *arguments: str) -> dict[str, int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and limits on the size of files")
 def test_kills_and_faults_lose_nothing():
     counts = run("soak_kills.py", "6", "--quick")
-    assert counts["wrong"] == 0 and counts["kills"] >= 8 and counts["faults"] >= 8
+    assert counts["wrong"] == 0 and counts["kills"] >= 5 and counts["faults"] >= 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and limits on memory")
