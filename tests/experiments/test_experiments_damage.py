@@ -139,3 +139,12 @@ def test_a_grid_of_a_newer_version_is_refused(stored):
     (stored.path / "grid.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="newer"):
         stored.read_grid()
+
+
+def test_a_stack_of_a_newer_version_is_refused(stored):
+    file = stored.stack_file(stored.stacks()[0])
+    with h5py.File(file, "a") as made:
+        made.attrs["format"] = 99
+    append_digest(file)
+    with pytest.raises(ValueError, match=r"newer Equipoise \(format 99\)$"):
+        collect(stored)

@@ -140,19 +140,23 @@ class Folder:
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
         with _opened(self.stack_file(identity)) as file:
-            return _attributes(file), {n.decode(): _values(file, n) for n in file.id}
+            found = _attributes(file), {n.decode(): _values(file, n, kind) for n, kind in _links(file).items()}
+        _check_format(self.stack_file(identity), found[0]["format"])
+        return found
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
         with _opened(self.stack_file(identity)) as file:
-            return _attributes(file)
+            found = _attributes(file)
+        _check_format(self.stack_file(identity), found["format"])
+        return found
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
         found: set[str] = set()
         for identity in set(self.stacks()) - set(besides):
             with _opened(self.stack_file(identity)) as file:
-                found |= set(_values(file, b"cell"))
+                found |= set(_values(file, b"cell", _links(file)[b"cell"]))
         return found
 
     def checkpoint(self, identity: str) -> Path:
@@ -265,17 +269,22 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 def _attributes(file: h5py.File) -> dict[str, Any]:
     found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
-    _check_format(Path(file.filename), found["format"])
+    return found | {"format": int(found["format"])}
+
+
+def _links(file: h5py.File) -> dict[bytes, int]:
+    """The names in a file, and what kind of link each is."""
+    found: dict[bytes, int] = {}
+    file.id.links.iterate(lambda name, info: found.__setitem__(name, info.type), info=True)
     return found
 
 
-def _values(file: h5py.File, name: bytes) -> np.ndarray:
+def _values(file: h5py.File, name: bytes, kind: int) -> np.ndarray:
     """A variable of this very file; h5py's own objects would take twice as long."""
-    if file.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+    if kind != h5py.h5l.TYPE_HARD:
         raise OSError(f"{name.decode()} is a link to somewhere else")
     variable = h5py.h5d.open(file.id, name)
-    check_dataset(variable, name.decode(), file.id.get_filesize())
-    values = np.empty(variable.shape, variable.dtype)
+    values = np.empty(*check_dataset(variable, name.decode(), file.id.get_filesize()))
     variable.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     if values.dtype.kind == "O":  # text
         values = np.array([v.decode() for v in values.ravel()], dtype=object).reshape(values.shape)

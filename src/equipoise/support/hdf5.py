@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import numpy as np
 
 from .errors import DamagedFile
 from .files import DIGEST, append_digest, is_intact, write_whole
@@ -53,11 +54,11 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
     return place
 
 
-def check_dataset(place: h5py.h5d.DatasetID, key: str, size: int) -> None:
-    """Raise OSError unless a dataset keeps its values in its file, and a file of this size can hold them."""
-    offset = place.get_offset()  # known only of values that lie in this file, in one piece
-    if offset is not None and offset + math.prod(place.shape) * place.dtype.itemsize <= size:
-        return
+def check_dataset(place: h5py.h5d.DatasetID, key: str, size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and dtype of a dataset; OSError unless its values are in its file, and fit into a file of this size."""
+    shape, dtype, offset = place.shape, place.dtype, place.get_offset()
+    if offset is not None and offset + math.prod(shape) * dtype.itemsize <= size:  # in this file, in one piece
+        return shape, dtype
     plist = place.get_create_plist()
     layout = plist.get_layout()
     if layout == h5py.h5d.VIRTUAL or plist.get_external_count():
@@ -67,7 +68,8 @@ def check_dataset(place: h5py.h5d.DatasetID, key: str, size: int) -> None:
     ratio = 1 if not filters else GZIP_RATIO if set(filters) <= known else OTHER_RATIO
     numbers = place.get_space().get_simple_extent_npoints()
     if numbers * place.get_type().get_size() > ratio * size:
-        raise OSError(f"{key!r} has the shape {place.shape}, more than a file of this size can hold")
+        raise OSError(f"{key!r} has the shape {shape}, more than a file of this size can hold")
+    return shape, dtype
 
 
 @contextmanager
