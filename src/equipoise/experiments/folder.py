@@ -151,6 +151,11 @@ class Folder:
         _check_format(self.stack_file(identity), found["format"])
         return found
 
+    def meanings(self, identity: str) -> dict[str, str]:
+        """What the variables of a finished stack mean, where it says so."""
+        with _opened(self.stack_file(identity)) as file:
+            return {name: str(v.attrs["long_name"]) for name, v in file.items() if "long_name" in v.attrs}
+
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
         found: set[str] = set()

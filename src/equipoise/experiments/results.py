@@ -96,8 +96,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
     ds["pairs"] = ((), grid.rules("flow").pairs)
     ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
-    with xr.open_dataset(folder.stack_file(used[0]), engine="h5netcdf") as one:
-        meanings = {n: v.attrs["long_name"] for n, v in one.data_vars.items() if "long_name" in v.attrs} | MEANINGS
+    meanings: dict[Any, str] = folder.meanings(used[0]) | MEANINGS
     for name in ds.keys() & meanings.keys():
         ds[name].attrs["long_name"] = meanings[name]
     headers = [header for header, _ in stacks.values()]
