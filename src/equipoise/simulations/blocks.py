@@ -112,18 +112,19 @@ def read_block(path: Path, owner: str, *, x: bool = True) -> Block:
     try:
         with open_hdf5(path) as file:
             version = int(file.attrs["equipoise_format"])
-            if version > FORMAT:
-                raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
-            theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
-            data = dataset(file, "x")
-            shape, values = (len(data), *data.shape[1:]), data[:] if x else None
-            right = str(file.attrs["digest_theta"]) == _digest(f"theta {owner}", theta, rows, invalid)
-            right &= values is None or str(file.attrs["digest_x"]) == _digest(f"x {owner}", values)
-    except FileNotFoundError:
+            if version <= FORMAT:
+                theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
+                data = dataset(file, "x")
+                shape, values = (len(data), *data.shape[1:]), data[:] if x else None
+                right = str(file.attrs["digest_theta"]) == _digest(f"theta {owner}", theta, rows, invalid)
+                right &= values is None or str(file.attrs["digest_x"]) == _digest(f"x {owner}", values)
+    except (FileNotFoundError, MemoryError):
         raise
-    except (OSError, KeyError, RuntimeError, TypeError) as error:
+    except Exception as error:  # a damaged file makes h5py raise all sorts
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CorruptBlockError(path, f"it is truncated or no block ({reason})") from error
+    if version > FORMAT:
+        raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
     if not right or len(theta) != shape[0]:
         raise CorruptBlockError(path, "its content does not match its checksum, or it is a block of another store")
     return Block(theta, values, tuple(map(int, shape[1:])), rows, invalid)
