@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures clean
+.PHONY: help demo test soak lint bench figures clean
 
 help:
 	@echo "make demo    install what is needed, run the demo, say what to open"
 	@echo "make test    install what is needed, lint, type-check, run the whole test suite"
 	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one; BENCH=peers compares with sbi and lampe)"
+	@echo "make soak    verdicts counted, processes killed, disks failing, files altered: an hour, one table"
 	@echo "make figures every figure, report and table of the reproduction, from results/"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make clean   remove .venv and what the other commands made"
@@ -39,6 +40,10 @@ demo: $(VENV)/.demo
 # A process for each core, up to four; a file's tests stay together.
 test: lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
+# The long versions of tests/soak; docs/reliability.md has what they count.
+soak: $(VENV)/.dev
+	$(BIN)/python tests/soak/soak.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

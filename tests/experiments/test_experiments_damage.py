@@ -7,6 +7,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from experiments_tiny import TINY, assert_same_cells
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from equipoise.cli import app
 from equipoise.experiments import Folder, collect, load_grid, merge, read_results, run_grid, state_of
 from equipoise.support.errors import DamagedFile
+from equipoise.support.files import append_digest
 
 
 def flipped(contents: bytes, place: float) -> bytes:
@@ -107,6 +109,25 @@ def test_damaged_results_are_named(stored):
         read_results(stored.path)
 
 
+def test_a_flipped_bit_in_results_is_named(stored):
+    spoil(stored.path / "results.nc", "a bit at 0.7")
+    with pytest.raises(DamagedFile, match=r"results\.nc"):
+        read_results(stored.path)
+
+
+def test_a_stack_that_reads_another_file_is_refused(stored):
+    """A digest says that a file is whole, not who made it."""
+    (stored.path / "secret").write_bytes(bytes(range(100)))
+    file = stored.stack_file(stored.stacks()[0])
+    with h5py.File(file, "a") as made:
+        shape = made["coverage_auc"].shape
+        del made["coverage_auc"]
+        made.create_dataset("coverage_auc", shape, "f8", external=[(str(stored.path / "secret"), 0, 80)])
+    append_digest(file)
+    with pytest.raises(DamagedFile, match="coverage_auc"):
+        collect(stored)
+
+
 def test_stacks_of_an_earlier_version_are_named(stored):
     stored.stack_file(stored.stacks()[0]).rename(stored.path / "stacks" / "0123.npz")
     with pytest.warns(UserWarning, match="npz"):
@@ -118,3 +139,12 @@ def test_a_grid_of_a_newer_version_is_refused(stored):
     (stored.path / "grid.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="newer"):
         stored.read_grid()
+
+
+def test_a_stack_of_a_newer_version_is_refused(stored):
+    file = stored.stack_file(stored.stacks()[0])
+    with h5py.File(file, "a") as made:
+        made.attrs["format"] = 99
+    append_digest(file)
+    with pytest.raises(ValueError, match=r"newer Equipoise \(format 99\)$"):
+        collect(stored)

@@ -250,6 +250,8 @@ def test_command_line_changes_replace_keys(tmp_path):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
+        ({"runs": 10**12}, "1,000,000 are the most"),
+        ({"methods": [{"name": "bnre_c", "strength": [*range(1, 200)], "gamma": [*range(1, 200)]}]}, "entries"),
         ({"training": {"epochs": 1.5}}, "epochs"),
         ({"training": {"epochs": True}}, "epochs"),
         ({"training": {"early_stop": "no"}}, "early_stop"),

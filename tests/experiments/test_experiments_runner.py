@@ -253,8 +253,10 @@ def test_a_process_that_is_gone_is_not_running(tmp_path):
     with folder.claim(stack.identity):
         folder.heartbeat(stack.identity, "training")
         file = tmp_path / "running" / f"{stack.identity}.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22 + 1}))
-        assert not folder.running()
+        right = json.loads(file.read_text())
+        for wrong in ({"pid": 2**22 + 1}, {"identity": []}, {"pid": "1"}, {"done": None}):
+            file.write_text(json.dumps(right | wrong))
+            assert not folder.running()
 
 
 def test_the_first_file_of_a_stack_stays(tmp_path):

@@ -220,20 +220,29 @@ PAYLOADS = (
     "<iframe srcdoc='<script>parent.hit()</script>'>",
     'url(#x)"/><script>hit()</script>',
     "<!--<script>hit()</script>",
+    "<svg/onload=hit()>",
+    "'-hit()-'",
+    '" autofocus onfocus=hit() x="',
+    "<details open ontoggle=hit()>",
+    "\u2028hit()//\\\u0022;hit();",
+    "<object data=javascript:hit()>",
 )
 
 
 def test_no_text_of_the_results_runs(browser, tmp_path) -> None:
-    """As names of tasks and methods, labels, command, configuration, notes and versions."""
+    """As names of tasks and methods, labels, command, configuration, notes, versions, hardware, date and cells."""
     ds = synthetic_results(
         tasks=("slcp",), methods=("npe",) * 3, budgets=(1024,), runs=1, members=2, pairs=50, epochs=5
     )
-    for first in range(0, len(PAYLOADS), 3):
-        some = PAYLOADS[first : first + 3]
-        bad = ds.assign_coords(method=[f"{p} {i}" for i, p in enumerate(some)], task=[some[0]])
-        bad["method_label"] = ("method", list(some))
+    for first in range(3):
+        some, others = PAYLOADS[first::6], PAYLOADS[first + 3 :: 6]
+        bad = ds.assign_coords(method=[f"{p} {i}" for i, p in enumerate(some)], task=[others[0]])
+        bad["method_label"] = ("method", list(others))
         bad["task_label"] = ("task", [some[1]])
-        bad.attrs |= {"command": some[0], "config": f'{{"x": {some[1]!r}}}', "notes": "\n".join(some), "torch": some[2]}
+        everything = "\n".join(some + others)
+        bad.attrs |= {"command": some[0], "config": f'{{"x": {others[1]!r}}}', "notes": everything, "torch": some[2]}
+        bad.attrs |= {"equipoise": others[0], "hardware": some[1], "created": others[2], "protocol": some[0]}
+        bad["cell"] = bad["verdict"].copy(data=np.full(bad["verdict"].shape, others[1], dtype=object))
         report = write_report(bad, tmp_path / "bad.html", progress=False)
         context = browser.new_context()
         page = context.new_page()
@@ -244,5 +253,8 @@ def test_no_text_of_the_results_runs(browser, tmp_path) -> None:
         page.mouse.move(300, 300)
         page.wait_for_timeout(200)
         assert not hits and page.locator("script").count() == 1, some
-        assert page.locator("body *[onload], body *[onerror], body *[onmouseover], iframe").count() == 0, some
+        made = (
+            "body *[onload], body *[onerror], body *[onmouseover], body *[onfocus], iframe, object, details[ontoggle]"
+        )
+        assert page.locator(made).count() == 0, some
         context.close()

@@ -114,6 +114,18 @@ def test_files_that_are_not_what_they_hold_are_refused(fake, tmp_path) -> None:
         eq.read_simulations(tmp_path / "block-000001.h5", theta_key="theta", x_key="x")
 
 
+def test_a_block_whose_data_are_one_number_is_damaged(tmp_path) -> None:
+    """h5py raises a ValueError here; the block is simulated again all the same."""
+    before = eq.simulate(PRIOR, noisy, 64, store=tmp_path, block_size=32).x
+    with h5py.File(tmp_path / "block-000001.h5", "r+") as file:
+        del file["theta"]
+        file["theta"] = 1.0
+    with pytest.raises(CorruptBlockError, match="block-000001"):
+        Store(tmp_path).read(64)
+    with pytest.warns(UserWarning, match="block-000001"):
+        assert torch.equal(eq.simulate(PRIOR, noisy, 64, store=tmp_path).x, before)
+
+
 # --- packing -------------------------------------------------------------------------------------------------------
 
 

@@ -268,3 +268,33 @@ def test_files_that_do_not_match(tmp_path) -> None:
     as_hdf5(tmp_path, x=X[:, :3], name="b.h5")
     with pytest.raises(ValueError, match=r"b\.h5 has theta and x of shapes"):
         eq.read_simulations(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".h5"])
+def test_one_array_is_read_or_refused_by_name(suffix, tmp_path) -> None:
+    file = tmp_path / f"observed{suffix}"
+    if suffix == ".h5":
+        with h5py.File(file, "w") as made:
+            made["x"], made["y"] = X[0], X[1]
+    elif suffix == ".npz":
+        np.savez(file, x=X[0], y=X[1])
+    else:
+        np.save(file, X[0])
+    np.testing.assert_array_equal(readers.read_array(file, None), X[0])
+    if suffix != ".npy":
+        np.testing.assert_array_equal(readers.read_array(file, "y"), X[1])
+        with pytest.raises(ValueError, match=f"observed{suffix}.*'z'"):
+            readers.read_array(file, "z")
+    whole = file.read_bytes()
+    for cut in (0, 1, 8, 60, len(whole) // 2):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=f"observed{suffix}"):
+            readers.read_array(file, None)
+
+
+def test_one_array_lies_in_its_own_file(tmp_path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(100))
+    with h5py.File(tmp_path / "observed.h5", "w") as made:
+        made.create_dataset("x", (10,), "u1", external=[(str(tmp_path / "secret"), 0, 10)])
+    with pytest.raises(ValueError, match="another file"):
+        readers.read_array(tmp_path / "observed.h5", None)

@@ -195,6 +195,10 @@ def test_damaged_or_newer_manifest(tmp_path) -> None:
     manifest.write_text(text[:50])
     with pytest.raises(ValueError, match=r"manifest.json is damaged"):
         Store(tmp_path)
+    for wrong in ({"block_size": [32]}, {"dim": None}, {"x_shape": ["a"]}, {"streams": "rows"}, {"prior": 3}):
+        manifest.write_text(json.dumps({**json.loads(text), **wrong}))
+        with pytest.raises(ValueError, match=r"manifest.json is damaged"):
+            Store(tmp_path)
     manifest.write_text(json.dumps({**json.loads(text), "equipoise_store": 99}))
     with pytest.raises(ValueError, match="newer Equipoise"):
         Store(tmp_path)

@@ -71,15 +71,27 @@ def test_standardising_makes_a_far_prior_trainable() -> None:
 
 
 def test_units_do_not_matter() -> None:
-    """Strains of 1e-21 and masses of 1e30: what is learnt is the same, whatever x and θ are measured in."""
+    """Fluxes of 1e-30 and masses of 1e30: what is learnt is the same, whatever x and θ are measured in."""
     g = torch.Generator().manual_seed(0)
     unit = 2 * torch.rand(300, 2, generator=g, dtype=torch.float64) - 1
     x = unit + 0.2 * torch.randn(300, 2, generator=g, dtype=torch.float64)
     losses = []
-    for size in (1.0, 1e-21, 1e30):
+    for size in (1.0, 1e-30, 1e30):
         prior = eq.BoxUniform(-size * torch.ones(2), size * torch.ones(2))
         theta = (size * unit).float().clamp(-size, size)
         p = quick(theta, (size * x).float(), "nre", prior=prior, epochs=30, compile=False)
         losses.append(float(p.history.best_loss[0]))
     assert losses[0] < 0.6  # log 2 is what knows nothing
     np.testing.assert_allclose(losses, losses[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_offset_beyond_single_precision_is_warned_of(dtype: torch.dtype) -> None:
+    """x + 10⁸ has no digits left for what varies: this is said, and draws are those of the prior."""
+    g = torch.Generator().manual_seed(0)
+    theta = 2 * torch.rand(300, 2, generator=g) - 1
+    x = (theta + 0.2 * torch.randn(300, 2, generator=g)).to(dtype) + 1e8
+    with pytest.warns(UserWarning, match="x"):
+        p = quick(theta, x, "nre", prior=eq.BoxUniform(-torch.ones(2), torch.ones(2)), epochs=2, compile=False)
+    draws = p.sample((500,), x=x[0].float(), seed=0)
+    assert bool(draws.isfinite().all()) and float(draws.std()) == pytest.approx(1 / 3**0.5, rel=0.2)

@@ -209,8 +209,9 @@ def diagnose(
         elif not quiet:
             print(summary(ds))
         if out is not None:
-            with write_whole(out) as temporary:
-                ds.to_netcdf(temporary, engine="h5netcdf")
+            from equipoise.support.hdf5 import write_netcdf
+
+            write_netcdf(ds, out)
         if figure is not None:
             from matplotlib.figure import Figure
 

@@ -88,28 +88,20 @@ def _has_names(path: Path) -> bool:
 
 def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
     """One observation from a file, with the shape that a model reads."""
-    import h5py
     import numpy as np
 
-    from equipoise.simulations.readers import is_table, read_observed
+    from equipoise.simulations.readers import is_table, read_array, read_observed
 
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     kind = path.suffix.lower()
-    if kind in (".npz", ".h5", ".hdf5"):
-        with np.load(path) if kind == ".npz" else h5py.File(path) as file:
-            keys = list(file)
-            chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
-            if chosen not in keys:
-                raise ValueError(f"{path} has no key {chosen or 'x'!r}; choose one of {', '.join(keys)} with --x-key")
-            x = np.asarray(file[chosen])
-    elif kind == ".npy":
-        x = np.load(path)
+    if kind in (".npz", ".npy", ".h5", ".hdf5"):
+        x = read_array(path, key)
     elif is_table(path) and (key is not None or kind != ".csv" or _has_names(path)):
         x = read_observed(path, _columns(key), math.prod(shape))
     else:
-        lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
         try:
+            lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
             x = np.array([float(number) for line in lines if not line.startswith("#") for number in line.split()])
         except ValueError as error:
             raise ValueError(f"{path} is not numbers: {error}") from error

@@ -22,8 +22,10 @@ __all__ = [
 import dataclasses
 import inspect
 import itertools
+import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -41,6 +43,8 @@ from .protocols import FIGURE_LABELS
 RESOLVED_OPTIONS = ("balance", "strength", "start")
 FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "init")
 METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
+#: The most entries that an axis may have, its options multiplied out.
+MOST_ENTRIES = 10_000
 
 
 class GridError(ValueError):
@@ -119,6 +123,8 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
             if isinstance(choice, list | tuple) and not choice:
                 raise GridError(f"{axis}: {key} of {name} is an empty list: give at least one value")
         choices = [v if isinstance(v, list | tuple) else [v] for v in table.values()]
+        if len(entries) + math.prod(map(len, choices)) > MOST_ENTRIES:
+            raise GridError(f"{axis}: more than {MOST_ENTRIES:,} entries; split the grid")
         for chosen in itertools.product(*choices):
             options = dict(zip(table, chosen, strict=True))
             try:
@@ -129,10 +135,9 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
             except (ValueError, TypeError) as error:
                 raise GridError(f"{axis}: {error}") from error
             entries.append(Entry(name, tuple(options.items())))
-    labels = [e.label for e in entries]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise GridError(f"{axis}: {label} is listed twice")
+    ((label, times),) = Counter(e.label for e in entries).most_common(1)
+    if times > 1:
+        raise GridError(f"{axis}: {label} is listed twice")
     return tuple(entries)
 
 

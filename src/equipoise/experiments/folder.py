@@ -38,7 +38,8 @@ import numpy as np
 import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
-from equipoise.support.files import Lock, append_digest, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.files import Lock, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.hdf5 import check_dataset, open_hdf5, write_netcdf
 from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
@@ -123,9 +124,9 @@ class Folder:
         """Write a finished stack unless it is there already; remove earlier failures and its checkpoint."""
         large = {"zlib": True, "shuffle": True}
         encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
-        with write_whole(self.stack_file(identity), replace=not self.has(identity)) as temporary:
-            ds.assign_attrs(format=FORMAT).to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
-            append_digest(temporary)
+        write_netcdf(
+            ds.assign_attrs(format=FORMAT), self.stack_file(identity), encoding, replace=not self.has(identity)
+        )
         self._failure_file(identity).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
 
@@ -138,20 +139,29 @@ class Folder:
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
-        with h5py.File(self.stack_file(identity)) as file:
-            return _attributes(file), {n.decode(): _values(file, n) for n in file.id}
+        with _opened(self.stack_file(identity)) as file:
+            found = _attributes(file), {n.decode(): _values(file, n, kind) for n, kind in _links(file).items()}
+        _check_format(self.stack_file(identity), found[0]["format"])
+        return found
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
-        with h5py.File(self.stack_file(identity)) as file:
-            return _attributes(file)
+        with _opened(self.stack_file(identity)) as file:
+            found = _attributes(file)
+        _check_format(self.stack_file(identity), found["format"])
+        return found
+
+    def meanings(self, identity: str) -> dict[str, str]:
+        """What the variables of a finished stack mean, where it says so."""
+        with _opened(self.stack_file(identity)) as file:
+            return {name: str(v.attrs["long_name"]) for name, v in file.items() if "long_name" in v.attrs}
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
         found: set[str] = set()
         for identity in set(self.stacks()) - set(besides):
-            with h5py.File(self.stack_file(identity)) as file:
-                found |= set(_values(file, b"cell"))
+            with _opened(self.stack_file(identity)) as file:
+                found |= set(_values(file, b"cell", _links(file)[b"cell"]))
         return found
 
     def checkpoint(self, identity: str) -> Path:
@@ -208,9 +218,11 @@ class Folder:
             try:
                 beat = Heartbeat(**json.loads(file.read_text(encoding="utf-8")))
                 age = time.time() - file.stat().st_mtime
-            except (OSError, ValueError, TypeError):  # it has just ended
+            except (OSError, ValueError, TypeError, RecursionError):  # it has just ended
                 continue
-            if _is_alive(beat, age):
+            numbers, words = (beat.pid, beat.done, beat.total), (beat.identity, beat.host, beat.stage, beat.note)
+            right = all(type(n) is int for n in numbers) and all(isinstance(w, str) for w in words)
+            if right and _is_alive(beat, age):
                 found[beat.identity] = beat
         return found
 
@@ -249,16 +261,35 @@ def _is_alive(beat: Heartbeat, age: float) -> bool:
     return True
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """The file of a stack. It is intact, but somebody else may have made it: whatever is wrong with it, it is named."""
+    try:
+        with open_hdf5(path) as file:
+            yield file
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(f"{path} is no stack ({why}): remove it, and `equipoise run` computes it again") from error
+
+
 def _attributes(file: h5py.File) -> dict[str, Any]:
     found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
-    _check_format(Path(file.filename), found["format"])
+    return found | {"format": int(found["format"])}
+
+
+def _links(file: h5py.File) -> dict[bytes, int]:
+    """The names in a file, and what kind of link each is."""
+    found: dict[bytes, int] = {}
+    file.id.links.iterate(lambda name, info: found.__setitem__(name, info.type), info=True)
     return found
 
 
-def _values(file: h5py.File, name: bytes) -> np.ndarray:
-    """A variable; h5py's own objects would take twice as long."""
+def _values(file: h5py.File, name: bytes, kind: int) -> np.ndarray:
+    """A variable of this very file; h5py's own objects would take twice as long."""
+    if kind != h5py.h5l.TYPE_HARD:
+        raise OSError(f"{name.decode()} is a link to somewhere else")
     variable = h5py.h5d.open(file.id, name)
-    values = np.empty(variable.shape, variable.dtype)
+    values = np.empty(*check_dataset(variable, name.decode(), file.id.get_filesize()))
     variable.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     if values.dtype.kind == "O":  # text
         values = np.array([v.decode() for v in values.ravel()], dtype=object).reshape(values.shape)

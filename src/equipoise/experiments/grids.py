@@ -44,6 +44,8 @@ from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength")
 #: The least that whole numbers may be. Fewer than 50 pairs support no statement about coverage.
 LEAST = {"runs": 1, "members": 1, "seed": 0, "pairs": 50, "test": 50, "transforms": 1, "stack": 1}
+#: The most cells of a grid: a damaged or foreign file must not make a plan that takes all memory.
+MOST_CELLS = 1_000_000
 #: Kinds of networks.
 NETWORKS = ("classifier", "flow")
 
@@ -255,6 +257,9 @@ def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def _check(grid: Grid) -> None:
+    cells = len(grid.tasks) * len(grid.methods) * len(grid.budgets) * grid.runs
+    if cells > MOST_CELLS:
+        raise GridError(f"the grid has {cells:,} cells, and {MOST_CELLS:,} are the most; split it")
     if grid.recipe is not None and grid.recipe not in RECIPES:
         raise GridError(did_you_mean(str(grid.recipe), RECIPES, "recipe"))
     true_or_false("gallery", grid.gallery)

@@ -27,7 +27,7 @@ import xarray as xr
 
 from equipoise.diagnostics import judge_cells
 from equipoise.support.errors import DamagedFile
-from equipoise.support.files import write_whole
+from equipoise.support.hdf5 import read_netcdf, write_netcdf
 from equipoise.version import __version__
 
 from .cells import NUMERICS, cells_of
@@ -96,8 +96,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
     ds["pairs"] = ((), grid.rules("flow").pairs)
     ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
-    with xr.open_dataset(folder.stack_file(used[0]), engine="h5netcdf") as one:
-        meanings = {n: v.attrs["long_name"] for n, v in one.data_vars.items() if "long_name" in v.attrs} | MEANINGS
+    meanings: dict[Any, str] = folder.meanings(used[0]) | MEANINGS
     for name in ds.keys() & meanings.keys():
         ds[name].attrs["long_name"] = meanings[name]
     headers = [header for header, _ in stacks.values()]
@@ -121,7 +120,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
 
 
 def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = None) -> Path:
-    """Write `results.nc`, whole or not at all."""
+    """Write `results.nc`, whole or not at all, with a digest."""
     file = file or folder.path / "results.nc"
     ds = collect(folder, grid)
     encoding: dict[str, Any] = {
@@ -131,8 +130,7 @@ def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = 
     }
     for name in HISTORY:
         ds[name] = ds[name].copy(data=coarse(ds[name].values, HISTORY_BITS))
-    with write_whole(file) as temporary:
-        ds.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
+    write_netcdf(ds, file, encoding)
     return file
 
 
@@ -143,10 +141,9 @@ def read_results(path: str | Path) -> xr.Dataset:
     if not file.is_file():
         raise FileNotFoundError(f"there is no {file}; `equipoise run --out {path}` makes it")
     try:
-        with xr.open_dataset(file, engine="h5netcdf") as ds:
-            return ds.load()
-    except (OSError, KeyError, RuntimeError) as error:
-        raise DamagedFile(f"{file} is damaged ({error}); `equipoise report DIR` writes it again") from error
+        return read_netcdf(file)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; `equipoise report DIR` writes it again") from error
 
 
 def merge(sources: Sequence[str | Path], target: str | Path) -> Folder:

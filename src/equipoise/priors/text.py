@@ -209,7 +209,7 @@ def _from_file(file: Path) -> Prior:
         why = f"it is no JSON ({error})"
     except KeyError as error:
         why = f'it has no "{error.args[0]}"'
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         why = " ".join(str(error).split())
     raise ValueError(
         f"{file} does not describe a prior: {why}. Python writes such a file with json.dump(prior.spec(), file); by "

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from equipoise.plots.settings import CELL
+from equipoise.support.hdf5 import read_netcdf
 
 
 def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
@@ -31,8 +32,7 @@ def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
             what = "is a saved posterior, which `equipoise diagnose` judges" if model else "is no experiment"
             what = what if given.exists() else "does not exist"
             raise FileNotFoundError(f"{given} {what}; a report is of what `equipoise run` has written")
-        with xr.open_dataset(path) as opened:
-            ds = opened.load()
+        ds = read_netcdf(path)
     gone = [d for d in (*CELL, "level") if d not in ds.dims]
     if gone:
         raise ValueError(

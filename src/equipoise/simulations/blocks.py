@@ -17,8 +17,7 @@ names its store and its number, so that a block that was copied or renamed is no
 from __future__ import annotations
 
 __all__ = [
-    "STORAGES", "Block", "CorruptBlockError", "compact", "dataset", "invalid_rows", "load_x", "open_hdf5", "read_block",
-    "write_block",
+    "STORAGES", "Block", "CorruptBlockError", "compact", "invalid_rows", "load_x", "read_block", "write_block",
 ]  # fmt: skip
 
 import functools
@@ -28,10 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from equipoise.support.files import write_whole
+from equipoise.support.hdf5 import dataset, open_hdf5, write_hdf5
 
 #: How the values of x may be kept on disk.
 STORAGES = ("float32", "bits", "integers")
@@ -39,8 +37,6 @@ STORAGES = ("float32", "bits", "integers")
 FORMAT = 2
 #: About how many bytes of x make a compressed chunk.
 CHUNK_BYTES = 1 << 18
-#: A file may hold this many times its own size: gzip alone packs up to 1032 bytes into one, others more.
-GZIP_RATIO, OTHER_RATIO = 1100, 1 << 16
 
 
 class CorruptBlockError(RuntimeError):
@@ -101,8 +97,7 @@ def invalid_rows(x: np.ndarray) -> np.ndarray:
 def write_block(path: Path, theta: np.ndarray, x: np.ndarray, rows: np.ndarray, *, storage: str, owner: str) -> None:
     """Write θ and x (float32) of the given rows of a block; `storage` is one of `STORAGES`."""
     values, invalid = compact(x, storage), invalid_rows(x)
-    # HDF5's own file locks fail on some network file systems, and a file nobody else can name needs none.
-    with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with write_hdf5(path) as file:
         file.attrs["equipoise_format"] = FORMAT
         file.attrs["digest_theta"] = _digest(f"theta {owner}", theta, rows, invalid)
         file.attrs["digest_x"] = _digest(f"x {owner}", values)
@@ -112,48 +107,24 @@ def write_block(path: Path, theta: np.ndarray, x: np.ndarray, rows: np.ndarray, 
         file.create_dataset("invalid", data=invalid)
 
 
-#: Opens an HDF5 file for reading, also on file systems that have no locks.
-open_hdf5 = functools.partial(h5py.File, mode="r", locking="best-effort")
-
-
-def dataset(file: h5py.File, key: str) -> h5py.Dataset:
-    """A dataset that lies in this very file, and whose size the file can hold.
-
-    Links to other files and data kept elsewhere are refused: a file that was handed on must not read others. So is a
-    shape that would take memory for values which are not there.
-    """
-    place = file
-    for name in filter(None, key.split("/")):
-        if not isinstance(place.get(name, getlink=True), h5py.HardLink):
-            raise OSError(f"{key!r} is not there, or is a link to somewhere else")
-        place = place[name]
-    if not isinstance(place, h5py.Dataset) or place.external or place.is_virtual:
-        raise OSError(f"{key!r} is no dataset, or keeps its values in another file")
-    bound = os.path.getsize(file.filename)
-    if place.chunks is not None and place._filters:
-        bound *= GZIP_RATIO if place.compression == "gzip" and place.scaleoffset is None else OTHER_RATIO
-    if place.nbytes > bound:
-        raise OSError(f"{key!r} has the shape {place.shape}, more than a file of this size can hold")
-    return place
-
-
 def read_block(path: Path, owner: str, *, x: bool = True) -> Block:
     """Read a block and check its digests, or raise `CorruptBlockError`. Without `x` only θ is read and checked."""
     try:
         with open_hdf5(path) as file:
             version = int(file.attrs["equipoise_format"])
-            if version > FORMAT:
-                raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
-            theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
-            data = dataset(file, "x")
-            shape, values = (len(data), *data.shape[1:]), data[:] if x else None
-            right = str(file.attrs["digest_theta"]) == _digest(f"theta {owner}", theta, rows, invalid)
-            right &= values is None or str(file.attrs["digest_x"]) == _digest(f"x {owner}", values)
-    except FileNotFoundError:
+            if version <= FORMAT:
+                theta, rows, invalid = (dataset(file, key)[:] for key in ("theta", "row", "invalid"))
+                data = dataset(file, "x")
+                shape, values = (len(data), *data.shape[1:]), data[:] if x else None
+                right = str(file.attrs["digest_theta"]) == _digest(f"theta {owner}", theta, rows, invalid)
+                right &= values is None or str(file.attrs["digest_x"]) == _digest(f"x {owner}", values)
+    except (FileNotFoundError, MemoryError):
         raise
-    except (OSError, KeyError, RuntimeError, TypeError) as error:
+    except Exception as error:  # a damaged file makes h5py raise all sorts
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CorruptBlockError(path, f"it is truncated or no block ({reason})") from error
+    if version > FORMAT:
+        raise ValueError(f"{path} has format {version}, written by a newer Equipoise; this one reads {FORMAT}")
     if not right or len(theta) != shape[0]:
         raise CorruptBlockError(path, "its content does not match its checksum, or it is a block of another store")
     return Block(theta, values, tuple(map(int, shape[1:])), rows, invalid)

@@ -12,8 +12,8 @@ import fnmatch
 import functools
 import math
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ import h5py
 import numpy as np
 
 from equipoise.support.errors import warn
+from equipoise.support.hdf5 import GZIP_RATIO, dataset, open_hdf5
 from equipoise.support.words import listed
 
-from .blocks import GZIP_RATIO, dataset, invalid_rows, load_x, open_hdf5
+from .blocks import CorruptBlockError, invalid_rows, load_x
 from .simulations import Column, Segment, Simulations, check_on_invalid, without_invalid
 from .store import Store
 
@@ -122,6 +123,25 @@ def read_simulations(
     return without_invalid(theta, x, np.unique(np.concatenate(invalid)), on_invalid, what=f"rows of {path}")
 
 
+@contextmanager
+def _damage_named(path: Path, what: str) -> Iterator[None]:
+    """Errors of the libraries that read a file, as a ValueError that names it; damaged files make them raise all sorts.
+
+    Arguments:
+        path: the file.
+        what: what it should be, with its article.
+    """
+    try:
+        yield
+    except (FileNotFoundError, MemoryError, ImportError, CorruptBlockError):
+        raise
+    except Exception as error:
+        if str(path) in str(error) and type(error) is ValueError:  # it is named already
+            raise
+        why = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise ValueError(f"{path} cannot be read as {what}, or is damaged ({why})") from error
+
+
 def is_table(path: str | Path) -> bool:
     """Whether a file is a table, whose x is a row of numbers whatever its shape was."""
     return FORMATS.get(Path(path).suffix.lower()) is _table
@@ -136,7 +156,8 @@ def _reshaped(x: Column, path: Path, x_shape: Sequence[int] | None) -> Column:
 
 
 def _load(segment: Segment, shape: tuple[int, ...], path: Path) -> np.ndarray:
-    return _numbers(segment.load(), "x", path).reshape(segment.rows, *shape)
+    with _damage_named(path, "pairs"):
+        return _numbers(segment.load(), "x", path).reshape(segment.rows, *shape)
 
 
 def _numbers(array: np.ndarray, name: str, path: Path) -> np.ndarray:
@@ -174,23 +195,17 @@ def _hdf5_files(paths: list[Path], asked: _Asked) -> _Pairs:
 
 def _hdf5(path: Path, asked: _Asked) -> _Pairs:
     keys: list[str] = []
-    try:
-        with open_hdf5(path) as file:
-            file.visititems(lambda key, item: keys.append(key) if isinstance(item, h5py.Dataset) else None)
-            theta_key, x_key = _keys(path, keys, asked)
-            theta, data = np.atleast_1d(dataset(file, theta_key)[()]), dataset(file, x_key)
-            return theta, _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
-    except OSError as error:
-        raise ValueError(f"{path} is not an HDF5 file, or is truncated ({str(error).splitlines()[0]})") from error
+    with _damage_named(path, "an HDF5 file"), open_hdf5(path) as file:
+        file.visititems(lambda key, item: keys.append(key) if isinstance(item, h5py.Dataset) else None)
+        theta_key, x_key = _keys(path, keys, asked)
+        theta, data = np.atleast_1d(dataset(file, theta_key)[()]), dataset(file, x_key)
+        return theta, _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
 
 
 def _npz(path: Path, asked: _Asked) -> _Pairs:
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = [name.removesuffix(".npy") for name in file.namelist()]
-            theta, x = (_member(file, name, path) for name in _keys(path, names, asked))
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
-        raise ValueError(f"{path} is not an .npz file, or is damaged ({error})") from error
+    with _damage_named(path, "an .npz file"), zipfile.ZipFile(path) as file:
+        names = [name.removesuffix(".npy") for name in file.namelist()]
+        theta, x = (_member(file, name, path) for name in _keys(path, names, asked))
     return theta, _array_column(x, path)
 
 
@@ -216,12 +231,8 @@ def _npy(path: Path, asked: _Asked) -> _Pairs:
         )
     arrays = []
     for file in (path, Path(asked.x_path)):
-        try:
+        with _damage_named(file, "an array of numbers"):
             arrays.append(np.load(file, mmap_mode="r", allow_pickle=False))
-        except FileNotFoundError:
-            raise
-        except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"{file} cannot be read as an array of numbers: {error}") from error
     return np.array(arrays[0]), _array_column(arrays[1], Path(asked.x_path))
 
 
@@ -256,6 +267,21 @@ FORMATS: dict[str, Callable[[Path, _Asked], _Pairs]] = {
 }
 
 
+def read_array(path: Path, key: str | None) -> np.ndarray:
+    """The array under a key of an `.npz` or HDF5 file, or that of an `.npy` file; by default `x`, or the only one."""
+    suffix = path.suffix.lower()
+    with _damage_named(path, "an array of numbers"):
+        if suffix == ".npy":
+            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        with zipfile.ZipFile(path) if suffix == ".npz" else open_hdf5(path) as file:
+            keys = [n.removesuffix(".npy") for n in (file.namelist() if isinstance(file, zipfile.ZipFile) else file)]
+            chosen = key or next((k for k in ("x", "x_o", "x_obs") if k in keys), keys[0] if len(keys) == 1 else None)
+            if chosen not in keys:
+                raise ValueError(f"{path} has no key {chosen or 'x'!r}; choose one of {', '.join(keys)} with --x-key")
+            zipped = isinstance(file, zipfile.ZipFile)
+            return _member(file, chosen, path) if zipped else np.asarray(dataset(file, chosen)[()])
+
+
 def read_observed(path: Path, x_columns: Sequence[str] | None, width: int) -> np.ndarray:
     """Rows of x in a table, which may have no other columns; with shape `(N, width)` if that is how many there are."""
     frame = _frame(path)
@@ -271,11 +297,10 @@ def _frame(path: Path) -> Any:
     except ImportError as error:
         raise ImportError(f"reading {path.name} needs pandas: pip install 'equipoise[tables]'") from error
     try:
-        frame = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
+        with _damage_named(path, "a table"):
+            frame = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
     except pandas.errors.EmptyDataError as error:
         raise ValueError(f"{path} is empty") from error
-    except (pandas.errors.ParserError, UnicodeDecodeError, OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
     frame.columns = [str(c) for c in frame.columns]
     return frame
 

@@ -39,7 +39,7 @@ from equipoise.support.errors import warn
 from equipoise.support.files import Lock, remove_leftovers, write_text
 from equipoise.support.words import listed
 
-from .blocks import Block, CorruptBlockError, invalid_rows, load_x, read_block, write_block
+from .blocks import STORAGES, Block, CorruptBlockError, invalid_rows, load_x, read_block, write_block
 from .identity import source_changes
 from .simulations import Column, RowsOf, Segment, Simulations, without_invalid
 
@@ -89,13 +89,23 @@ class Manifest:
             what = "there is no manifest.json in it" if path.is_dir() else "there is no such directory"
             raise FileNotFoundError(f"{path} is not a store of simulations: {what}")
         try:
-            fields = json.loads(file.read_text())
+            fields = json.loads(file.read_text(encoding="utf-8"))
             version = fields.pop("equipoise_store")
             if version > FORMAT:
                 raise ValueError(f"{path} is a store of format {version}, written by a newer Equipoise than this one")
-            return Manifest(**{**fields, "x_shape": tuple(fields["x_shape"])})
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            found = Manifest(**{**fields, "x_shape": tuple(fields["x_shape"])})
+            found.check()
+            return found
+        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{file} is damaged ({error}); restore it, or move the directory away") from error
+
+    def check(self) -> None:
+        """Raise TypeError unless every field can be what it is called."""
+        whole = (self.seed, self.block_size, self.dim, *self.x_shape)
+        right = all(type(number) is int for number in whole) and min(self.block_size, self.dim, 1) == 1
+        right &= isinstance(self.prior, dict) and isinstance(self.simulator, str)
+        if not (right and self.storage in STORAGES and self.streams in ("block", "row")):
+            raise TypeError("a field is not what it should be")
 
     def differences(self, wanted: Manifest) -> list[str]:
         """What `wanted` has otherwise, one line per field, without the simulator's source and version."""
