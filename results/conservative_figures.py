@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["frontier", "tempering"]
+__all__ = ["frontier", "tempered_gaussian", "tempering"]
 
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from equipoise.plots.style import DASHED, GREY, HUES, INK, PAPER, VERDICTS
 from reading import HERE, TASKS, opened
 
+#: s and c of the Gaussian example.
+SPREAD, TIGHT = 0.3, 0.55
 #: Words, colour and marker of each of `WAYS`.
 LOOKS = (
     ("the same, not tempered", GREY, "o"),
@@ -89,28 +91,29 @@ def frontier(folder: Path = HERE) -> Figure:
     return figure
 
 
-def tempering() -> Figure:
-    r"""One parameter, everything Gaussian: density, coverage and score along the temperature, in closed form.
+def tempered_gaussian(t: float | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""k_t, Λ_t and V_t of one parameter in closed form.
 
     The prior is N(0, 1) and the exact posterior N(μ, s²) with μ ~ N(0, 1 - s²). The network says N(μ, (c s)²), c < 1.
     Then q_t = N(k_t μ, 1/Λ_t) with Λ_t = t/(c s)² + 1 - t and k_t = t/((c s)² Λ_t), and θ* - k_t μ has the variance
     V_t = s² + (1 - k_t)² (1 - s²), so that the region of level u covers θ* with probability 2Φ(z_u/√(Λ_t V_t)) - 1.
     """
-    s, c = 0.3, 0.55
-    shown = (1.0, 0.8, 0.6, 0.4, 0.2, 0.05, 0.0)
+    variance = (TIGHT * SPREAD) ** 2
+    precision = t / variance + 1 - np.asarray(t)
+    k = t / (variance * precision)
+    return k, precision, SPREAD**2 + (1 - k) ** 2 * (1 - SPREAD**2)
 
-    def spread(t: float | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        precision = t / (c * s) ** 2 + 1 - np.asarray(t)
-        k = t / ((c * s) ** 2 * precision)
-        return k, precision, s**2 + (1 - k) ** 2 * (1 - s**2)
 
+def tempering() -> Figure:
+    """Density, coverage and score along the temperature, for `tempered_gaussian`."""
+    s, shown = SPREAD, (1.0, 0.8, 0.6, 0.4, 0.2, 0.05, 0.0)
     colours = {t: to_hex(mpl.colormaps["viridis"](0.9 * (1 - t))) for t in shown}
     figure = Figure(figsize=(6.9, 2.75), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     theta, level, mu = np.linspace(-1.6, 2.2, 600), np.linspace(0, 1, 201), 0.7
     truth = mu + 1.6 * s
     for t in shown:
-        k, precision, variance = (float(v) for v in spread(t))
+        k, precision, variance = (float(v) for v in tempered_gaussian(t))
         look = {"color": colours[t], "linewidth": 2.0 if t in (0, 1) else 1.2}
         left.plot(theta, stats.norm.pdf(theta, k * mu, precision**-0.5), **look)
         z = stats.norm.ppf((1 + level) / 2)
@@ -130,7 +133,7 @@ def tempering() -> Figure:
         title="All observations", xlabel="Credibility level", ylabel="Expected coverage", xlim=(0, 1), ylim=(0, 1)
     )
     t = np.linspace(0, 1, 401)
-    k, precision, variance = spread(t)
+    k, precision, variance = tempered_gaussian(t)
     nats = 0.5 * (np.log(precision) - precision * variance + 1)
     right.plot(t, nats, color=GREY, linewidth=1.2)
     for one in shown:
