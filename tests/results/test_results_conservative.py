@@ -82,6 +82,7 @@ def test_coverage_and_score_of_the_gaussian_example_are_those_of_numbers() -> No
     assert unnormalised(0.6) / total == pytest.approx(stats.norm.pdf(0.6, 0.7 * k, precision**-0.5), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_from_stored_results(tmp_path: Path, capsys) -> None:
     drawn = figures.draw(reading.HERE, tmp_path, list(figures.CONSERVATIVE))
     assert {file.name for file in drawn} == {"frontier.png", "tempering.png"}
