@@ -1,7 +1,7 @@
 """Draw every figure from the results beside this file; no GPU, no torch.
 
-    python results/figures.py            docs/figures/reproduction-*.png and peers.png, and all figures and reports in
-                                         runs/results
+    python results/figures.py            docs/figures/reproduction-*.png, frontier.png, tempering.png and peers.png, and
+                                         all figures and reports in runs/results
 
 What has not been computed is not drawn, and said.
 """
@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+import conservative_figures
 import speed
 from ablations import STARTS, STRENGTHS, part_of, places_of, started
 from equipoise import plots
@@ -321,18 +322,26 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
 }
 
 
+#: Figures of docs/conservative.md, by the name of their file.
+CONSERVATIVE: dict[str, Callable[[Path], Figure]] = {
+    "frontier": conservative_figures.frontier,
+    "tempering": lambda _: conservative_figures.tempering(),
+}
+
+
 def draw(folder: Path, out: Path, names: Sequence[str] = tuple(FIGURES)) -> list[Path]:
-    """The figures of the document, as PNG with 200 dots an inch."""
+    """The figures of the reproduction and of docs/conservative.md, as PNG with 200 dots an inch."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(PRINT):
         for name in names:
+            file = name if name in CONSERVATIVE else f"reproduction-{name}"
             try:
-                figure = FIGURES[name](folder)
+                figure = (FIGURES | CONSERVATIVE)[name](folder)
             except Missing as why:
-                print(f"reproduction-{name}: not drawn, {why}")
+                print(f"{file}: not drawn, {why}")
                 continue
-            written.append(out / f"reproduction-{name}.png")
+            written.append(out / f"{file}.png")
             figure.savefig(written[-1], dpi=200, metadata={"Software": None})
     return written
 
@@ -344,7 +353,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--everything", type=Path, default=EVERYTHING, help="where all figures and reports go")
     options = parser.parse_args(arguments)
     beside = speed.draw(speed.read(options.results / "peers.csv"), options.out / "peers.png")
-    for file in [*draw(options.results, options.out), *([beside] if beside else [])]:
+    written = draw(options.results, options.out, [*FIGURES, *CONSERVATIVE])
+    for file in [*written, *([beside] if beside else [])]:
         print(file)
     for name in GRIDS:
         file = options.results / f"{name}.nc"

@@ -13,12 +13,13 @@
 
 from __future__ import annotations
 
-__all__ = ["FIELDS", "draw", "key_of", "read", "table"]
+__all__ = ["FIELDS", "draw", "key_of", "peers_table", "read", "table"]
 
 import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -26,6 +27,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from equipoise.plots.style import CYCLE, GREY, INK, PRINT, VERDICTS
+from formats import table as markdown
+from reading import Missing
 
 HERE = Path(__file__).parent
 #: Problem, budget, method, threads, and "one" (network) or "mixture".
@@ -90,14 +93,7 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
     rows = {key: row for key, row in rows.items() if key[3] == threads}
     if not rows:
         return f"nothing was computed with {threads} threads"
-    columns = sorted({key[2::2] for key in rows}, key=lambda c: (not c[0].startswith("equipoise"), c))
-    problems = list(dict.fromkeys(key[:2] for key in rows))
-    head = ["problem", "budget", "exact", *(f"{method}, {kind}" for method, kind in columns)]
-    lines = []
-    for problem, budget in sorted(problems, key=lambda p: p[1]):
-        cells = [rows.get((problem, budget, method, threads, kind)) for method, kind in columns]
-        exact = [row["exact"] + row["entropy"] for row in cells if row is not None and math.isfinite(row["exact"])]
-        lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *map(_cell, cells)])
+    head, lines = _lines(rows, threads)
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
     text = [
         "  ".join(
@@ -105,12 +101,47 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
         )
         for line in [head, *lines]
     ]
-    marks = ", ".join(f"{style.symbol} {name}" for name, style in VERDICTS.items() if name in _verdicts(rows))
-    text.append(
-        f"\nCPU seconds of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
+    return "\n".join([*text, f"\n{_legend(rows, threads)}", *_sentences(rows, threads)])
+
+
+def peers_table(folder: Path = HERE, threads: int = 1) -> str:
+    """The same for docs/speed.md, in Markdown, with the figure once Equipoise is in it."""
+    rows = {key: row for key, row in read(folder / "peers.csv").items() if key[3] == threads}
+    if not rows:
+        raise Missing("`results/peers.csv` is not there")
+    parts = [markdown(*_lines(rows, threads)), f"*{_legend(rows, threads)}.*"]
+    parts += [f"- {sentence}" for sentence in _sentences(rows, threads)]
+    if any(key[2].startswith("equipoise") for key, _, _ in compared(rows, threads)):
+        parts.append("![Held-out log posterior against CPU seconds, relative to sbi](figures/peers.png)")
+    return "\n\n".join(
+        "\n".join(wrap(part, 98, subsequent_indent="  " * (part[0] == "-"))) if part[0] in "*-" else part
+        for part in parts
     )
-    pairs = compared(rows, threads)
-    for method, kind in columns:
+
+
+def _columns(rows: Mapping[Key, Any]) -> list[tuple[str, str]]:
+    return sorted({key[2::2] for key in rows}, key=lambda c: (not c[0].startswith("equipoise"), c))
+
+
+def _lines(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> tuple[list[str], list[list[str]]]:
+    """The head and the lines of the table."""
+    columns, lines = _columns(rows), []
+    for problem, budget in sorted(dict.fromkeys(key[:2] for key in rows), key=lambda p: p[1]):
+        cells = [rows.get((problem, budget, method, threads, kind)) for method, kind in columns]
+        exact = [row["exact"] + row["entropy"] for row in cells if row is not None and math.isfinite(row["exact"])]
+        lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *map(_cell, cells)])
+    return ["problem", "budget", "exact", *(f"{method}, {kind}" for method, kind in columns)], lines
+
+
+def _legend(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> str:
+    marks = ", ".join(f"{style.symbol} {name}" for name, style in VERDICTS.items() if name in _verdicts(rows))
+    return f"CPU seconds of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
+
+
+def _sentences(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[str]:
+    """How each method compares with the reference."""
+    text, pairs = [], compared(rows, threads)
+    for method, kind in _columns(rows):
         mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
         if mine:
             sharp = sum(gain >= 0 for gain, _ in mine)
@@ -121,7 +152,7 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
                 f"{len(mine)}, and in at most {GOAL:g} of its CPU seconds in {both}; median ratio {middle:.2f}, mean "
                 f"difference {sum(gain for gain, _ in mine) / len(mine):+.2f} nats"
             )
-    return "\n".join(text)
+    return text
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""Fill the tables of docs/reproduction.md and docs/reproduction/ from the results beside this file.
+"""Fill the tables of docs/ that follow from the results beside this file.
 
     python results/tables.py             write them
     python results/tables.py --check     exit with 1 if they differ from the results
@@ -20,15 +20,17 @@ from pathlib import Path
 from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
 from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
+from conservative import frontier_table, methods_table, networks_table, rules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
+from speed import peers_table
 from summary import answer, certificates, information, jumps, learnt, mixtures, weights
 
 DOCS = HERE.parent / "docs"
 PAGES = (
-    DOCS / "reproduction.md",
+    *(DOCS / f"{n}.md" for n in ("reproduction", "conservative", "training", "speed")),
     *(DOCS / "reproduction" / f"{n}.md" for n in ("tables", "ablations", "galleries", "cost")),
 )
 
@@ -154,6 +156,11 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "mixture": mixture,
         "cost": cost,
         "cost-stacks": cost_of_stacks,
+        "frontier": frontier_table,
+        "methods": methods_table,
+        "rules": rules_table,
+        "networks": networks_table,
+        "peers": peers_table,
     }
     | {
         f"figure-{name}": partial(picture, name, needs, words)

@@ -15,7 +15,7 @@ import torch
 import equipoise as eq
 from equipoise.diagnostics import dataset
 from equipoise.losses.objective import BALANCES, LOSSES
-from equipoise.methods import resolve
+from equipoise.methods import resolve_all
 from equipoise.training import PAPER
 
 ROOT = Path(__file__).parents[1]
@@ -71,14 +71,23 @@ def registries(monkeypatch):
         table.update(kept)
 
 
+#: Pages on which `eq.fit` has all of its default, folds and calibration too.
+WHOLE = ("README", "conservative")
+
+
 @pytest.fixture
-def small(monkeypatch, tmp_path):
+def small(monkeypatch, tmp_path, page):
     """Everything that takes long takes less; what is written goes to a folder of its own."""
 
     def fewer(theta, x=None, **options):
-        options = {"method": "bnpe_init", "settings": eq.Settings(compile=False)} | options
-        options |= {"epochs": 1, "members": 2, "progress": False}
-        options["method"] = resolve(options["method"]).but(hidden=(8,))
+        default = page.stem in WHOLE and "method" not in options
+        options = {"method": "calibrated" if default else "bnpe_init", "settings": eq.Settings(compile=False)} | options
+        options = ({"folds": 5, "calibrate": True} if default else {}) | options | {"epochs": 1, "progress": False}
+        if not options.get("folds"):
+            options["members"] = 2
+        options["method"] = [row.but(hidden=(8,)) for row in resolve_all(options["method"])]
+        if x is None and page.stem in WHOLE:
+            theta, x = theta.theta[:100], theta.x[:100]
         whole = x is None or hasattr(x, "lazy_x")  # simulations have no rows of x by index
         return fit(theta if whole else theta[:400], x if whole else x[:400], **options)
 

@@ -1,0 +1,267 @@
+"""How conservative and how sharp the default of `eq.fit` is, from `frontier.nc` and `networks.csv`: tables. No torch.
+
+`benchmarks/frontier.py` writes the file, one line per problem, budget, run and way to use a fit. A posterior is
+*overconfident* if its fresh pairs reject "coverage ≥ level everywhere" at 5%, else *certified conservative* if they
+certify it at 5%, else *inconclusive*, as in `eq.diagnose`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "PLANE",
+    "WAYS",
+    "Used",
+    "chosen",
+    "frontier_table",
+    "methods_table",
+    "networks_table",
+    "raw",
+    "read",
+    "rules_table",
+    "used",
+]
+
+import csv
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+import xarray as xr
+
+from equipoise.plots.settings import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT
+from equipoise.plots.style import VERDICTS
+from formats import table
+from reading import HERE, TASKS, Missing
+
+LEVEL = 0.05
+#: Problems in the order of the tables.
+PROBLEMS = {
+    **TASKS,
+    "survey": "Survey, D = 4",
+    "switch": "Switch, D = 3",
+    "linear": "Linear, D = 12",
+    "curved": "Curved, D = 10",
+}
+#: A rule that sees the pairs by which it is judged.
+FITTED = "the default's rule on the fresh pairs themselves"
+#: The vector tasks of the plane.
+PLANE = ("slcp", "weinberg", "two_moons")
+#: What is compared: a way to use a fit, whether it is tempered, and its words in the table.
+WAYS = (
+    ("calibrated", False, "the ten flows, not tempered"),
+    ("calibrated", True, "tempered: the default"),
+    ("bnpe_init", False, "`bnpe_init` × 5"),
+    ("brnpe", False, "`brnpe` × 5"),
+    ("rejection ABC", False, "rejection ABC"),
+)
+#: The ways between which docs/training.md lets choose: words and advice.
+METHODS = (
+    ("calibrated", True, '`"calibrated"`, the default', "first"),
+    ("calibrated", False, "the same, `calibrate=False`", "to temper it with `eq.calibrate` on fresh pairs"),
+    ("bnpe_init", False, '`"bnpe_init"`', "with `folds=5, calibrate=True`"),
+    ("brnpe", False, '`"brnpe"`', "to repeat the paper"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Used:
+    """A fit at one temperature, judged by fresh pairs.
+
+    Arguments:
+        problem, budget, run, way: which.
+        t: the temperature.
+        verdict: of the fresh pairs.
+        nats: the nominal log posterior less the log prior.
+        lost: how much larger that is at t = 1.
+        auc: the coverage AUC.
+        dip: how far coverage falls below its level, at most.
+    """
+
+    problem: str
+    budget: int
+    run: int
+    way: str
+    t: float
+    verdict: str
+    nats: float
+    lost: float
+    auc: float
+    dip: float
+
+
+def read(folder: Path = HERE) -> xr.Dataset:
+    """Every line of the study."""
+    file = folder / "frontier.nc"
+    if not file.exists():
+        raise Missing("`results/frontier.nc` is not there")
+    with xr.open_dataset(file, engine="h5netcdf") as ds:
+        return ds.load()
+
+
+def used(ds: xr.Dataset, way: str, choose: Callable[[xr.Dataset], float]) -> list[Used]:
+    """Every fit of a way at the temperature that `choose` takes from its line."""
+    found = []
+    for i in np.flatnonzero(ds["way"].values == way):
+        line = ds.isel(line=i)
+        k = int(np.abs(ds["t"].values - choose(line)).argmin())
+        over, cert, auc, dip = (float(line[f"fresh_{n}"].values[k]) for n in ("p_over", "p_cert", "auc", "dip"))
+        log_prob = line["fresh_log_prob"].values.astype(float)
+        verdict = OVERCONFIDENT if over <= LEVEL else CERTIFIED if cert <= LEVEL else INCONCLUSIVE
+        name, budget, run, prior = (line[n].item() for n in ("problem", "budget", "run", "prior_log_prob"))
+        nats, lost = float(log_prob[k]) - prior, float(log_prob[-1] - log_prob[k])
+        found.append(Used(name, budget, run, way, float(ds["t"].values[k]), verdict, nats, lost, auc, dip))
+    return found
+
+
+def raw(line: xr.Dataset) -> float:
+    return 1.0
+
+
+def chosen(line: xr.Dataset) -> float:
+    return float(line["chosen"])
+
+
+def rule(certificate: bool, p_over: float, pairs: str = "fold") -> Callable[[xr.Dataset], float]:
+    """The largest temperature that out-of-fold or fresh pairs pass, and the smallest looked at if there is none."""
+
+    def choose(line: xr.Dataset) -> float:
+        fine = line[f"{pairs}_p_over"].values >= p_over
+        if certificate:
+            fine &= line[f"{pairs}_p_cert"].values <= LEVEL
+        return float(line["t"].values[np.flatnonzero(fine)[-1] if fine.any() else 0])
+
+    return choose
+
+
+def counted(fits: Sequence[Used], between: str = " / ") -> str:
+    """Certified / inconclusive / overconfident."""
+    found = [fit.verdict for fit in fits]
+    return between.join(str(found.count(v)) for v in (CERTIFIED, INCONCLUSIVE, OVERCONFIDENT))
+
+
+def _cell(fits: Sequence[Used]) -> str:
+    if not fits:
+        return "–"
+    found = [fit.verdict for fit in fits]
+    marks = [f"{found.count(v)} {VERDICTS[v].symbol}" for v in (OVERCONFIDENT, INCONCLUSIVE, CERTIFIED) if v in found]
+    return f"{' '.join(marks)}, {np.mean([fit.nats for fit in fits]):.2f}"
+
+
+def frontier_table(folder: Path = HERE) -> str:
+    """Verdicts and nats over the prior: problems and budgets × ways."""
+    ds = read(folder)
+    by_way = [used(ds, way, chosen if tempered else raw) for way, tempered, _ in WAYS]
+    cells = sorted({(f.problem, f.budget) for fits in by_way for f in fits}, key=lambda c: (_place(c[0]), c[1]))
+    rows = []
+    for problem, budget in cells:
+        mine = [[f for f in fits if (f.problem, f.budget) == (problem, budget)] for fits in by_way]
+        lost = [f.lost for f in mine[1]]
+        rows.append([PROBLEMS.get(problem, problem), f"{budget:,}", *map(_cell, mine), f"{np.mean(lost):.2f}"])
+    before, after = by_way[:2]
+    losses = [f.lost for f in after]
+    head = ["problem", "simulations", *(words for _, _, words in WAYS), "nats lost to tempering"]
+    fresh = sorted({int(n) for n in ds["pairs"].values})
+    counts = [counted(fits, "/") for fits in (before, after)]
+    dips = [max(f.dip for f in fits) for fits in (before, after)]
+    note = (
+        f"*Certified/inconclusive/overconfident over all {len(after)} fits: {counts[0]} before tempering, {counts[1]} "
+        f"after it. Coverage falls below its level by at most {dips[0]:.3f} before and {dips[1]:.3f} after. Tempering "
+        f"costs {np.median(losses):.3f} nats in the median, {np.mean(losses):.3f} in the mean, {max(losses):.2f} at "
+        f"most. {' or '.join(f'{n:,}' for n in fresh)} fresh pairs.*"
+    )
+    return table(head, rows) + "\n\n" + "\n".join(wrap(note, 98))
+
+
+def methods_table(folder: Path = HERE, budgets: tuple[int, ...] = (1024, 4096)) -> str:
+    """Nats over the prior on the vector tasks, and how many fits are overconfident: what a method costs."""
+    ds = read(folder)
+    rows = []
+    for way, tempered, words, advice in METHODS:
+        fits = used(ds, way, chosen if tempered else raw)
+        fits = [f for f in fits if f.problem in PLANE and f.budget in budgets]
+        cells = [[[f.nats for f in fits if (f.problem, f.budget) == (task, b)] for b in budgets] for task in PLANE]
+        nats = [", ".join(f"{np.mean(c):.2f}" if c else "–" for c in task) for task in cells]
+        rows.append([words, *nats, f"{sum(f.verdict == OVERCONFIDENT for f in fits)} of {len(fits)}", advice])
+    head = ["`eq.fit(…, method=…)`", *(TASKS[t] for t in PLANE), "overconfident", "use it"]
+    return table(head, rows)
+
+
+def rules_table(folder: Path = HERE) -> str:
+    """What other rules for the temperature give."""
+    ds = read(folder)
+    rules = (
+        ("not tempered", "calibrated", raw),
+        ("p ≥ ¼ alone", "calibrated", rule(False, 0.25)),
+        ("certificate alone", "calibrated", rule(True, 0.0)),
+        ("**certificate and p ≥ ¼**", "calibrated", rule(True, 0.25)),
+        ("certificate and p ≥ ½", "calibrated", rule(True, 0.5)),
+        ("the five that begin at the prior, the default's rule", "near_prior x 5", rule(True, 0.25)),
+        ("the five others, the default's rule", "ordinary x 5", rule(True, 0.25)),
+        (FITTED, "calibrated", rule(True, 0.25, "fresh")),
+    )
+    rows = []
+    for words, way, choose in rules:
+        fits = used(ds, way, choose)
+        rows.append(
+            [
+                words,
+                "–" if words == FITTED else counted(fits),
+                f"{np.mean([f.t for f in fits]):.2f}",
+                f"{np.mean([f.nats for f in fits]):.2f}",
+                f"{np.mean([f.lost for f in fits]):.3f}",
+                f"{max(f.dip for f in fits):.3f}",
+            ]
+        )
+    head = [
+        "rule",
+        "certified / inconclusive / overconfident",
+        "mean t",
+        "nats over the prior",
+        "nats lost",
+        "deepest dip",
+    ]
+    return table(head, rows)
+
+
+#: Configurations of `networks.csv` that docs/speed.md shows, with their words.
+NETWORKS = {
+    "affine batch 64": "affine, 5 transforms, (64, 64)",
+    "spline batch 64": "spline, 4 bins, (64, 64)",
+    "spline 128 4 bins rate 2": "**spline, 4 bins, (128, 128), begins at the prior**",
+    "standard rate 2": "**the same, ordinary first weights**",
+    "spline 128 4 bins rate 2 + standard rate 2": "**both, mixed by score: the default**",
+    "spline 96 x 3 4 bins batch 64": "spline, 4 bins, (96, 96, 96)",
+    "spline 96 x 3 4 bins batch 64 + standard rate 2": "the default, the first kind of (96, 96, 96)",
+    "spline 256 x 3": "spline, 8 bins, (256, 256, 256): the paper's size",
+}
+NETWORK_PROBLEMS = {
+    "outbreak": "outbreak",
+    "exponentials": "exponentials",
+    "regression": "regression",
+    "lynx_hare": "lynx–hare",
+    "slcp": "SLCP",
+    "weinberg": "Weinberg",
+    "two_moons": "Two Moons",
+}
+
+
+def networks_table(folder: Path = HERE, budget: int = 2000) -> str:
+    """Nats over the prior / CPU seconds of mixtures of five: configurations × problems."""
+    file = folder / "networks.csv"
+    if not file.exists():
+        raise Missing("`results/networks.csv` is not there")
+    with file.open(encoding="utf-8", newline="") as stream:
+        lines = {(r["config"], r["problem"]): r for r in csv.DictReader(stream) if int(r["budget"]) == budget}
+    rows = []
+    for config, words in NETWORKS.items():
+        found = [lines.get((config, problem)) for problem in NETWORK_PROBLEMS]
+        cells = ["–" if r is None else f"{float(r['mixture']):.2f} / {float(r['cpu_seconds']):.0f}" for r in found]
+        rows.append([words, *cells])
+    return table(["five members of", *NETWORK_PROBLEMS.values()], rows)
+
+
+def _place(problem: str) -> int:
+    names = list(PROBLEMS)
+    return names.index(problem) if problem in names else len(names)
