@@ -4,7 +4,7 @@
 so that what a member is stacked with never depends on how fast the machine is.
 
 Steps run eagerly at first. They are compiled once the epochs that are probably left would save more time than that
-takes; what a step computes is the same up to rounding. On a CPU small networks train on one thread, uncompiled.
+takes; what a step computes is the same up to rounding. On a CPU small networks train on one thread, and are not compiled.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ CHECK_EVERY = {"cpu": 1, "cuda": 5}
 SHRINK_AT = 0.75
 #: The seconds that compiling a step takes, and the share of a step's time that it saves: on two cores, and on an H200.
 COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
-#: On a CPU steps of fewer multiplications than this are computed by one thread and not compiled: five spline flows with
-#: two layers of 64, in batches of 256, have 4e7 and take 10 ms either way; with three layers of 256 they have 7e8.
+#: On a CPU steps of fewer multiplications than this are computed by one thread: five spline flows with two layers of 64,
+#: in batches of 256, have 4e7 and take 10 ms either way.
 SMALL = 1e8
+#: And of fewer than so many times that, they are not compiled: ten flows with two layers of 128, as `eq.fit` trains them,
+#: have up to 1.6e8; five with three layers of 256 have 7e8.
+COMPILED_FROM = 3.0
 #: How many of the last epochs say how long the next will take.
 RECENT = 10
 
@@ -87,7 +90,8 @@ def train_stack(
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     small = _small(inputs, plan)
-    undecided = settings.compile is None and plan.program.fast is None and not small and compiler_available(device)
+    large = not _small(inputs, plan, COMPILED_FROM)
+    undecided = settings.compile is None and plan.program.fast is None and large and compiler_available(device)
     inputs.network.embedding.prepare(device)
     all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
     present, epoch, spent = torch.arange(len(all_members.weights)), 0, 0.0
@@ -195,14 +199,14 @@ def _program(inputs: StackInputs, compiled: bool | None) -> Program:
     return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device)
 
 
-def _small(inputs: StackInputs, plan: Plan) -> bool:
-    """Whether a step on a CPU is so small that neither threads nor a compiler make it faster.
+def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
+    """Whether a step on a CPU has fewer multiplications than `SMALL`, or than so many times that.
 
     An embedding may do any number of multiplications with a weight, so that this is for networks of numbers alone.
     """
     products = inputs.state.weights.numel() * plan.batch * len(plan.rolled)
     flat = isinstance(inputs.network.embedding, Flat) and not isinstance(inputs.network, UserNetwork)
-    return flat and products < SMALL and inputs.data.device.type == "cpu"
+    return flat and products < times * SMALL and inputs.data.device.type == "cpu"
 
 
 def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int, int]:
