@@ -4,7 +4,8 @@
 so that what a member is stacked with never depends on how fast the machine is.
 
 Steps run eagerly at first. They are compiled once the epochs that are probably left would save more time than that
-takes; what a step computes is the same up to rounding. On a CPU small networks train on one thread, and are not compiled.
+takes; what a step computes is the same up to rounding. On a CPU small networks train on one thread and
+are not compiled.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ CHECK_EVERY = {"cpu": 1, "cuda": 5}
 SHRINK_AT = 0.75
 #: The seconds that compiling a step takes, and the share of a step's time that it saves: on two cores, and on an H200.
 COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
-#: On a CPU steps of fewer multiplications than this are computed by one thread: five spline flows with two layers of 64,
-#: in batches of 256, have 4e7 and take 10 ms either way.
+#: On a CPU steps of fewer multiplications than this are computed by one thread: five spline flows with two layers of
+#: 64, in batches of 256, have 4e7 and take 10 ms either way.
 SMALL = 1e8
-#: And of fewer than so many times that, they are not compiled: ten flows with two layers of 128, as `eq.fit` trains them,
-#: have up to 1.6e8; five with three layers of 256 have 7e8.
+#: And of fewer than so many times that, they are not compiled: ten flows with two layers of 128, as `eq.fit` trains
+#: them, have up to 1.6e8; five with three layers of 256 have 7e8.
 COMPILED_FROM = 3.0
 #: How many of the last epochs say how long the next will take.
 RECENT = 10
