@@ -13,7 +13,8 @@ g is known exactly whatever q is, so that the weights are right for posteriors t
 they are is seen in their effective number, which enters the certificate.
 
 Temperatures near 1 need none of the Gaussians: from draws of q in D dimensions, the effective share of a Gaussian q_t
-is (√(2t - 1)/t)^D, 0.36 for t = 0.7 and D = 10. `calibrate_out_of_fold` looks there first.
+is (√(2t - 1)/t)^D, 0.36 for t = 0.7 and D = 10. `calibrate_out_of_fold` looks there first, and at the others where
+nothing is certified.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator, integer, sequence
 
 from .bands import GRID
-from .calibration import TEMPERATURES, Calibration, choose_temperature
+from .calibration import FEWEST_PAIRS, TEMPERATURES, Calibration, choose_temperature
 from .certificates import CERTIFICATE_LEVELS, certificate_p_value, check_options
 from .coverage import coverage_curve
 from .input_checks import checked_pairs, warn_if_unlike_training
@@ -66,7 +67,7 @@ class Points(NamedTuple):
 
 #: For every temperature, and for those from `NEAR_ONE` on.
 EVERYWHERE, NEAR = Points(384, 128, 96, (0.02, 0.045, 0.1, 0.2, 0.4, 0.7, 1.0)), Points(256, 64)
-NEAR_ONE = 0.7
+NEAR_ONE = 0.5
 #: So many out-of-fold pairs choose a temperature at most; more would not move it.
 MOST_PAIRS = 8192
 #: Points of all pairs that go together, on a CPU and on a GPU.
@@ -161,7 +162,7 @@ def calibrate_out_of_fold(
         rank, effective = (np.concatenate(values, 1) for values in zip(*ranks, strict=True))
         first = float(temperatures[0])
         found = choose_temperature(rank, temperatures, rule="observed", starts=(first,), effective=effective)
-        if found.t > first:
+        if found.t > first and (found.certified or rank.shape[1] < FEWEST_PAIRS):
             break
     found = _never_the_prior(found, temperatures, rank, effective)
     if posterior.log_weights is not None:
