@@ -15,13 +15,14 @@ Jensen's inequality \(Z_t \ge \exp(-(1 - t)\, \mathrm{KL}(q \| p))\): with t = 0
 accepted for a posterior that knows ten nats more than the prior. Where fewer than `LEAST_ACCEPTANCE` would be, the
 engine's other strategies (`engine`) take over.
 
-**The normaliser** is the mean of w, from draws of q and of p apart:
+**The normaliser** comes from n points of q and m of g, a Gaussian between q and the prior in the coordinates in which
+the prior is normal, mixed with the prior (`proposals`; the prior itself where there are no such coordinates). By the
+balance heuristic, with r and g/p,
 
-.. math:: Z_t = t\, E_q[w] + (1 - t)\, E_p[w].
+.. math:: Z_t = E_q\left[\frac{n\, r^t}{n r + m\, g/p}\right] + E_g\left[\frac{m\, r^t}{n r + m\, g/p}\right].
 
-Weights are bounded by 1, so that the error is what the sample says it is. There are (1 - t)/t times as many points of p
-as of q, since they count for so much less. Points are doubled until the standard error of log Z_t is below
-`TARGET_ERROR`. The random numbers are fixed: the same x gives the same Z_t.
+The same with r in the place of r^t is known to be 1, and serves as a control variate. Points are doubled until the
+standard error of log Z_t is below `TARGET_ERROR`. The random numbers are fixed: the same x gives the same Z_t.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ from equipoise.priors import Prior
 from equipoise.support.randomness import integer, isolated
 
 from .engine import draw_points, weighted_points
+from .proposals import WIDENED, GaussianProposal
 from .weighted import LogRatio as EngineRatio
 from .weighted import prior_points
 
 #: The standard error of log Z that is aimed at.
 TARGET_ERROR = 0.01
-#: Points of q behind a normaliser: first, and at most; and of the prior, at least.
-FIRST_POINTS, MOST_POINTS, PRIOR_POINTS = 64, 1 << 14, 32
+#: Points of q behind a normaliser: first, and at most.
+FIRST_POINTS, MOST_POINTS = 64, 1 << 14
 #: A normaliser with a larger error than this, in spite of all points, is left to the engine.
 WORST_ERROR = 0.05
 #: Rejection gives up on an observation below this acceptance.
@@ -107,21 +109,59 @@ def tempered_log_z(
 
 
 def _log_z(log_ratio: LogRatio, points: Points, x: Any, prior: Prior, t: float, n: int) -> tuple[Tensor, Tensor]:
-    """log Z_t and its standard error from n points of q, and fewer of the prior."""
+    """log Z_t and its standard error from n points of q and half as many of g."""
     theta, log_share = points(n, x)
-    inside = log_share.isfinite()
-    share = log_share.double().softmax(0)
+    anchor = prior_points(prior, max(n // 2, 32), theta)
     # A point outside the support has no share; another one stands in its place, since nothing is evaluated outside.
-    fewer = min(n, max(PRIOR_POINTS, int(n * (1 - t) / t)))
-    anchor = prior_points(prior, fewer, theta)
-    theta = torch.where(inside.unsqueeze(-1), theta, anchor[:1].unsqueeze(1))
-    w = log_acceptance(log_ratio(theta, x), t).double().exp()
-    mean = (share * w).sum(0)
-    variance = (share.square() * (w - mean).square()).sum(0)
-    others = log_acceptance(log_ratio(anchor.unsqueeze(1).expand(-1, len(x), -1), x), t).double().exp()
-    z = t * mean + (1 - t) * others.mean(0)
-    error = (t**2 * variance + (1 - t) ** 2 * others.var(0) / fewer).sqrt()
-    return z.log(), error / z
+    theta = torch.where(log_share.isfinite().unsqueeze(-1), theta, anchor[:1].unsqueeze(1))
+    share = log_share.double().softmax(0)
+    n_q, n_g = 1 / share.square().sum(0), len(anchor)
+    own_g, others_g = torch.zeros_like(share), torch.zeros_like(anchor[:, :1]).double()
+    others = anchor.unsqueeze(1).expand(-1, len(x), -1)
+    if prior.has_normal_map:
+        z = prior.to_normal(theta).double()
+        proposal = _on_the_way(z, share, t)
+        uniforms = torch.quasirandom.SobolEngine(prior.dim + 1, scramble=True, seed=20230425).draw(n_g).to(z)
+        drawn = proposal.draw(uniforms.unsqueeze(1))[0]
+        others = prior.from_normal(drawn.to(theta))
+        own_g, others_g = (
+            proposal.log_over_prior(at.unsqueeze(0), -0.5 * at.square().sum(-1).unsqueeze(0))[0]
+            for at in (z, prior.to_normal(others).double())
+        )
+    parts = []
+    for ratio, log_g, weight, number in (
+        (log_ratio(theta, x).double(), own_g, share, n_q),
+        (log_ratio(others, x).double(), others_g, torch.full_like(others_g, 1 / n_g), n_g),
+    ):
+        log_number = torch.as_tensor(number, dtype=torch.float64, device=share.device).log()
+        over = torch.logaddexp(ratio + n_q.log(), log_g + math.log(n_g)) - log_number
+        values = torch.stack([t * ratio - over, ratio - over]).exp()
+        mean = (weight * values).sum(1)
+        centred = weight * (values - mean.unsqueeze(1))
+        parts.append((mean, torch.einsum("inb,jnb->ijb", centred, centred)))
+    mean, product = parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+    beta = torch.where(product[1, 1] > 0, product[0, 1] / product[1, 1], 0.0)
+    z_t, variance = mean[0] - beta * (mean[1] - 1), product[0, 0] - beta * product[0, 1]
+    # A mean of h far from 1 says that points were missed: then without it, and with the larger error.
+    far = (z_t <= 0) | ((mean[1] - 1).abs() > 6 * product[1, 1].sqrt() + 1e-3)
+    z_t, variance = torch.where(far, mean[0], z_t), torch.where(far, product[0, 0], variance)
+    return z_t.log(), variance.clamp(min=0).sqrt() / z_t
+
+
+def _on_the_way(z: Tensor, share: Tensor, t: float) -> GaussianProposal:
+    """The Gaussian that q_t would be if q were one: with the precision tΛ + (1 - t)I in the coordinates z, `(n, B, D)`,
+    in which the prior is N(0, I); Λ and the mean of q from its points.
+    """
+    mean = torch.einsum("nb,nbi->bi", share, z)
+    centred = z - mean
+    covariance = torch.einsum("nb,nbi,nbj->bij", share, centred, centred)
+    eye = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    precision = t * torch.linalg.inv(covariance + (1e-3 * size + 1e-12) * eye)
+    between = torch.linalg.inv(precision + (1 - t) * eye)
+    centre = (between @ (precision @ mean.unsqueeze(-1))).squeeze(-1)
+    factor = torch.linalg.cholesky(WIDENED * (between + between.mT) / 2)
+    return GaussianProposal(centre.unsqueeze(0), factor.unsqueeze(0))
 
 
 def draw_tempered(
