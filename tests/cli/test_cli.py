@@ -856,7 +856,8 @@ def broken():
         np.savez(f"{name}.npz", theta=theta, x=theta + 0.1 * rng.normal(size=theta.shape))
     small = ("--epochs", 1, "--members", 1, "--quiet", "--prior")
     fit = ("fit", "pairs.npz", *small)
-    assert "--method bnpe" in equipoise(*fit, "mine.py:Ordered", "--out", "m", code=2).output
+    asked = equipoise(*fit, "mine.py:Ordered", "--out", "m", "--method", "bnpe_init", code=2)
+    assert "--method bnpe" in asked.output
     for name, words in (("number", "sample and log_prob; got int"), ("broken", "no prior today"), ("nobody", "has no")):
         assert words in equipoise(*fit, f"mine.py:{name}", "--out", "m", code=2).output
     equipoise(*fit, "mine.py:Ordered", "--out", "m", "--method", "npe")

@@ -50,9 +50,9 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "fit, another prior": lambda pairs, q, tmp: small(pairs, prior=eq.BoxUniform([-3.0, -3.0], [3.0, 3.0])),
     "fit, x is rounded": lambda pairs, q, tmp: small(pairs, x=pairs.x.double() + 1e7),
     "fit, a fill value": lambda pairs, q, tmp: small(
-        pairs, x=torch.where(torch.arange(300)[:, None] == 7, -9999.0, pairs.x)
+        pairs, x=torch.where(torch.arange(300)[:, None] % 100 == 7, -9999.0, pairs.x)
     ),
-    "fit, a shape in doubt": lambda pairs, q, tmp: small(pairs, x=pairs.x[:, None, :].repeat(1, 1, 20)),
+    "fit, a shape in doubt": lambda pairs, q, tmp: small(pairs, x=pairs.x[:, None, :].repeat(1, 1, 40)),
     "log_prob": lambda pairs, q, tmp: q.log_prob(pairs.theta, torch.full((2,), 100.0)),
     "sample": lambda pairs, q, tmp: q.sample((10,), x=torch.full((2,), 100.0)),
     "sample_batched": lambda pairs, q, tmp: q.sample_batched((10,), torch.full((3, 2), 100.0)),

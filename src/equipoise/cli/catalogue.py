@@ -42,7 +42,10 @@ def tasks(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example:  equipoise methods --json")
 def methods(as_json: AsJson = False) -> None:
-    """List the methods: rows of a table, each a network, a loss, a balance term and a start."""
+    """List the paper's methods: rows of a table, each a network, a loss, a balance term and a start.
+
+    `equipoise fit` also has 'calibrated', its default: small spline flows, cross-fitted, mixed and tempered.
+    """
     with errors():
         from equipoise.methods import METHODS
 
@@ -55,7 +58,6 @@ def methods(as_json: AsJson = False) -> None:
         shown = ([f"{v:g}" if isinstance(v, float) else v for v in map(row.get, columns)] for row in rows)
         _print(columns.values(), shown)
         print(
-            "`equipoise fit` also has 'calibrated', its default: small spline flows, cross-fitted, mixed and tempered."
         )
 
 

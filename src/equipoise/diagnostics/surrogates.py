@@ -113,8 +113,9 @@ class EquipoiseSurrogate(Surrogate):
         self.can_leak = bool(posterior.can_leak)
         self.own_points = hasattr(posterior, "features")
         self.log_weights = getattr(posterior, "log_weights", None)
-        known = posterior.network.x_constants(posterior.stack) if hasattr(posterior, "network") else {}
-        if len(known) == 2:
+        stack = getattr(posterior, "stack", {})
+        known = posterior.network.x_constants(stack) if hasattr(posterior, "network") else stack
+        if "x_loc" in known and "x_scale" in known:
             loc, scale = (known[name][0].cpu() for name in ("x_loc", "x_scale"))
             # Without standardisation the constants are 0 and one number, and say nothing about the observations.
             if bool((loc != 0).any()):
