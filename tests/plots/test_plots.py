@@ -390,6 +390,15 @@ def test_corners_leave_out_far_tails_and_never_the_truth():
         plots.corner(np.full((50, 2), np.nan))
 
 
+def test_a_table_names_the_axes_of_a_corner():
+    pandas = pytest.importorskip("pandas")
+    samples = np.random.default_rng(0).normal(size=(200, 2))
+    axes = plots.corner(pandas.DataFrame(samples, columns=["beta", "gamma"]))
+    assert axes[1, 0].get_xlabel() == "beta" and axes[1, 0].get_ylabel() == "gamma"
+    axes = plots.corner(pandas.DataFrame(samples, columns=["beta", "gamma"]), names=["a", "b"])
+    assert axes[1, 0].get_xlabel() == "a"
+
+
 def test_a_legend_above_leaves_room_for_curves_and_titles(diagnosed: xr.Dataset):
     bent = diagnosed.copy()
     bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])

@@ -156,3 +156,19 @@ def test_draws_as_a_table_and_the_posterior_in_a_notebook() -> None:
 def test_one_observation_is_wanted(ask: str) -> None:
     with pytest.raises(ValueError, match="one observation"):
         getattr(random_posterior("prior"), ask)(torch.zeros(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore:\\s*ArviZ is undergoing:FutureWarning")
+def test_names_are_in_every_answer(tmp_path) -> None:
+    p, x = random_posterior("prior", prior=BOX.named(["beta", "gamma"])), torch.linspace(-1, 1, 4)
+    assert p.names == ("beta", "gamma") == p.select([0]).names == p.to("cpu").names
+    assert list(p.summary(x, n=50).index) == list(p.to_pandas(x, 3)) == ["beta", "gamma"]
+    assert p.to_arviz(x, 5)["posterior"]["gamma"].shape == (3, 5) and "beta, gamma" in p._repr_html_()
+    p.save(tmp_path / "model")
+    assert eq.load(tmp_path / "model").names == ("beta", "gamma")
+    theta = BOX.sample((60,))
+    ds = eq.diagnose(p, theta, torch.randn(60, 4), samples=8, progress=False)
+    assert ds["parameter"].values.tolist() == ["beta", "gamma"] and "gamma, central interval" in str(eq.summary(ds))
+    theta[3, 1] = 9.0
+    with pytest.raises(ValueError, match="gamma = 9"):
+        eq.diagnose(p, theta, torch.randn(60, 4), samples=8, progress=False)

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.stats import chi2
 
+from equipoise.support.checks import column_names
+
 from .legends import axes_or_new, legend, one_each
 from .style import CYCLE, INK, darker
 
@@ -135,12 +137,13 @@ def corner(
     """Every pair of parameters, with the marginals on the diagonal.
 
     Arguments as of `posterior_2d`, and:
-        samples: with shape `(n, D)`.
+        samples: with shape `(n, D)`, or a table, whose columns then are the names unless others are given.
         limits: of each parameter, such as the prior's; None for the range of the samples, far tails left out.
 
     Returns:
         The Axes, with shape `(D, D)`; those above the diagonal are hidden.
     """
+    names = column_names(samples) if names is None else names
     samples = np.asarray(samples, float)
     if samples.ndim != 2:
         raise ValueError(f"samples should have shape (n, D), got {samples.shape}")

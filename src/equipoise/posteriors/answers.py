@@ -111,7 +111,7 @@ class BoundPosterior:
 
 def labels(posterior: Posterior) -> tuple[str, ...]:
     """The names of the parameters; theta_0, theta_1, … where they have none."""
-    return tuple(f"theta_{j}" for j in range(posterior.prior.dim))
+    return posterior.names or tuple(f"theta_{j}" for j in range(posterior.prior.dim))
 
 
 def one_observation(posterior: Posterior, x: Any) -> Tensor:

@@ -89,6 +89,11 @@ class Posterior:
         return self.network.prior
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the parameters; None where they have none."""
+        return self.prior.names
+
+    @property
     def kind(self) -> str:
         """ "flow" or "classifier"."""
         return self.network.kind
@@ -369,7 +374,7 @@ class Posterior:
         Arguments:
             x: the observation, with shape `x_shape`.
             n: draws of each member.
-            names: of the parameters; without, all are one variable `theta`.
+            names: of the parameters, those of the posterior unless given; without any, all are one variable `theta`.
             seed: None for fresh draws each time.
         """
         from .export import to_arviz
