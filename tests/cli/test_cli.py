@@ -407,7 +407,7 @@ def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_pa
         told = equipoise(
             "sample", tmp_path / "m", tmp_path / "x.npy", "-n", 7, "--seed", 3, "-o", tmp_path / file
         ).output
-        assert "theta_1: " in told and "7 draws are in" in told
+        assert "age: " in told and "7 draws are in" in told
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), expected)
     np.save(tmp_path / "two.npy", flux[:2])
     for wrong, words in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["corner", "posterior_1d", "posterior_2d"]
+__all__ = ["corner", "posterior_1d", "posterior_2d", "predictive"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -177,6 +177,44 @@ def corner(
         if 0 < j < i:
             ax.set(ylabel="", yticklabels=[])
     return axes
+
+
+def predictive(
+    draws: ArrayLike,
+    x: ArrayLike,
+    *,
+    levels: Sequence[float] = (0.5, 0.95),
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Posterior predictive draws as central bands, element by element, and the observation as dots.
+
+    Arguments:
+        draws: as of `posterior.predict`, with shape `(n, K)`, or `(n, T, C)` for a series of C channels.
+        x: the observation, with shape `(K,)` or `(T, C)`.
+        levels: of the bands.
+        names: of the channels.
+        ax: where; None for a new figure.
+    """
+    draws, x = np.asarray(draws, float), np.asarray(x, float)
+    if draws.ndim not in (2, 3) or draws.shape[1:] != x.shape:
+        raise ValueError(f"draws should have shape (n, K) or (n, T, C) and x that of one, got {draws.shape}, {x.shape}")
+    bad = ~np.isfinite(draws).reshape(len(draws), -1).all(1)
+    if bad.all() or not np.isfinite(x).all():
+        raise ValueError("x, or every draw, has NaN or infinite values")
+    draws = draws[~bad].reshape(len(draws) - bad.sum(), len(x), -1)
+    one_each("names", names, draws.shape[2], "channel")
+    ax, place = axes_or_new(ax, (4.8, 3.0)), np.arange(len(x))
+    for c, seen in enumerate(x.reshape(len(x), -1).T):
+        colour, name = CYCLE[c % len(CYCLE)], "" if names is None else f"{names[c]}: "
+        for level in sorted(levels, reverse=True):
+            low, high = np.quantile(draws[..., c], [(1 - level) / 2, (1 + level) / 2], axis=0)
+            ax.fill_between(place, low, high, color=colour, alpha=0.22, lw=0, label=f"{name}{level:.0%} predicted")
+        ax.plot(place, seen, "o", color=colour if draws.shape[2] > 1 else INK, ms=3, label=f"{name}observed")
+    ax.set(xlabel="element of x" if x.ndim == 1 else "step", ylabel="x")
+    if draws.shape[2] == 1 or names is not None:
+        legend(ax)
+    return ax
 
 
 def _widths(axis: Array) -> Array:

@@ -85,7 +85,7 @@ def parameter_names(names: Any, dim: int) -> tuple[str, ...]:
             ...
         ValueError: names has one name for each of the 2 parameter(s), all different, got ['beta', 'beta']
     """
-    found = () if isinstance(names, str) else tuple(names)
+    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
     if len(found) != dim or len(set(found)) != dim or not all(isinstance(n, str) and n.strip() for n in found):
         raise ValueError(f"names has one name for each of the {dim} parameter(s), all different, got {names!r}")
     return found

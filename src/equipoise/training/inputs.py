@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.support.arrays import TOO_LARGE, as_tensor, plain
-from equipoise.support.checks import column_names
+from equipoise.support.checks import column_names, parameter_names
 from equipoise.support.errors import warn
 from equipoise.support.randomness import generator
 
@@ -48,7 +48,8 @@ def named_prior(prior: Prior, names: Sequence[str] | None, theta: Any, x: Any) -
         names = next((found for found in kept if found is not None), column_names(theta))
         if names is None or len(names) != prior.dim:
             return prior
-    if prior.names is not None and set(prior.names) == set(names) and prior.names != tuple(names):
+    names = parameter_names(names, prior.dim)
+    if prior.names is not None and set(prior.names) == set(names) and prior.names != names:
         raise ValueError(
             f"theta has the parameters {', '.join(names)}, and the prior {', '.join(prior.names)}: bring both into the "
             "same order"
