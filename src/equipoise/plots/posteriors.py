@@ -196,23 +196,26 @@ def predictive(
         names: of the channels.
         ax: where; None for a new figure.
     """
-    draws, x = np.asarray(draws, float), np.asarray(x, float)
-    if draws.ndim not in (2, 3) or draws.shape[1:] != x.shape:
-        raise ValueError(f"draws should have shape (n, K) or (n, T, C) and x that of one, got {draws.shape}, {x.shape}")
-    bad = ~np.isfinite(draws).reshape(len(draws), -1).all(1)
-    if bad.all() or not np.isfinite(x).all():
+    made, seen = np.asarray(draws, float), np.asarray(x, float)
+    if made.ndim not in (2, 3) or made.shape[1:] != seen.shape:
+        raise ValueError(f"draws have shape (n, K) or (n, T, C), and x that of one, got {made.shape} and {seen.shape}")
+    made = made[np.isfinite(made).reshape(len(made), -1).all(1)]
+    if not len(made) or not np.isfinite(seen).all():
         raise ValueError("x, or every draw, has NaN or infinite values")
-    draws = draws[~bad].reshape(len(draws) - bad.sum(), len(x), -1)
-    one_each("names", names, draws.shape[2], "channel")
-    ax, place = axes_or_new(ax, (4.8, 3.0)), np.arange(len(x))
-    for c, seen in enumerate(x.reshape(len(x), -1).T):
+    series, place = seen.ndim == 2, np.arange(len(seen))
+    channels = seen.shape[1] if series else 1
+    one_each("names", names, channels, "channel")
+    ax = axes_or_new(ax, (4.8, 3.0))
+    for c in range(channels):
+        values, shown = (made[..., c], seen[:, c]) if series else (made, seen)
         colour, name = CYCLE[c % len(CYCLE)], "" if names is None else f"{names[c]}: "
-        for level in sorted(levels, reverse=True):
-            low, high = np.quantile(draws[..., c], [(1 - level) / 2, (1 + level) / 2], axis=0)
-            ax.fill_between(place, low, high, color=colour, alpha=0.22, lw=0, label=f"{name}{level:.0%} predicted")
-        ax.plot(place, seen, "o", color=colour if draws.shape[2] > 1 else INK, ms=3, label=f"{name}observed")
-    ax.set(xlabel="element of x" if x.ndim == 1 else "step", ylabel="x")
-    if draws.shape[2] == 1 or names is not None:
+        for k, level in enumerate(sorted(levels, reverse=True)):
+            low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            shade: Any = {"color": colour, "alpha": min(0.2 + 0.2 * k, 0.8), "lw": 0}
+            ax.fill_between(place, low, high, label=f"{name}{level:.0%} predicted", **shade)
+        ax.plot(place, shown, "o", color=colour if channels > 1 else INK, ms=3, label=f"{name}observed")
+    ax.set(xlabel="step" if series else "element of x", ylabel="x")
+    if channels == 1 or names is not None:
         legend(ax)
     return ax
 
