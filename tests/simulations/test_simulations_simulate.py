@@ -460,3 +460,7 @@ def test_names_of_parameters_are_kept(tmp_path) -> None:
     assert more.names == eq.Store(store).names == eq.read_simulations(store).names == ("beta", "gamma")
     with pytest.raises(ValueError, match="one name for each of the 2"):
         eq.simulate(prior, lambda theta: theta, 10, names=["beta"], **call)
+    for damaged in (b"", b'["beta"]', b"\xff", b"3", b'["beta", 1]'):
+        (store / "names.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"names\.json is damaged"):
+            eq.read_simulations(store)

@@ -194,7 +194,7 @@ def _hdf5(path: Path, asked: _Asked) -> _Pairs:
             theta, data = np.atleast_1d(dataset(file, theta_key)[()]), dataset(file, x_key)
             x = _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
             names = tuple(map(str, np.atleast_1d(file[theta_key].attrs.get("names", ()))))
-            distinct = theta.ndim == 2 and len(set(names)) == len(names) == theta.shape[1]
+            distinct = theta.ndim == 2 and len(set(filter(str.strip, names))) == len(names) == theta.shape[1]
             return _Pairs(theta, x, names if distinct else None)
     except OSError as error:
         raise ValueError(f"{path} is not an HDF5 file, or is truncated ({str(error).splitlines()[0]})") from error

@@ -253,7 +253,10 @@ class Store:
         file = self.path / "names.json"
         if not file.exists():
             return None
-        return parameter_names(json.loads(file.read_text(encoding="utf-8")), self.manifest.dim)
+        try:
+            return parameter_names(json.loads(file.read_text(encoding="utf-8")), self.manifest.dim)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} is damaged ({error}); restore it, or remove it") from error
 
     @names.setter
     def names(self, names: Sequence[str]) -> None:
