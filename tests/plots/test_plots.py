@@ -390,6 +390,32 @@ def test_corners_leave_out_far_tails_and_never_the_truth():
         plots.corner(np.full((50, 2), np.nan))
 
 
+def test_predictive_bands_hold_their_share_of_the_draws():
+    rng = np.random.default_rng(0)
+    draws = rng.normal(np.arange(5), 1, size=(4000, 5))
+    draws[0, 0] = np.nan  # a simulation that failed
+    ax = plots.predictive(draws, np.arange(5))
+    wide, narrow = (c.get_paths()[0].get_extents() for c in ax.collections)
+    # Central intervals of N(0, 1) to N(4, 1); a quantile of 4,000 draws errs by less than 0.2.
+    assert wide.y0 == pytest.approx(-1.96, abs=0.2) and wide.y1 == pytest.approx(5.96, abs=0.2)
+    assert narrow.y0 == pytest.approx(-0.67, abs=0.1) and narrow.y1 == pytest.approx(4.67, abs=0.1)
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), np.arange(5))
+    series = plots.predictive(rng.normal(size=(50, 7, 2)), np.zeros((7, 2)), names=["hares", "lynxes"])
+    assert len(series.lines) == 2 and "lynxes: observed" in series.get_legend_handles_labels()[1]
+    for given, x in ((draws, np.arange(4)), (draws[:, 0], np.zeros(())), (draws * np.nan, np.arange(5))):
+        with pytest.raises(ValueError, match=r"draws have shape|NaN"):
+            plots.predictive(given, x)
+
+
+def test_a_table_names_the_axes_of_a_corner():
+    pandas = pytest.importorskip("pandas")
+    samples = np.random.default_rng(0).normal(size=(200, 2))
+    axes = plots.corner(pandas.DataFrame(samples, columns=["beta", "gamma"]))
+    assert axes[1, 0].get_xlabel() == "beta" and axes[1, 0].get_ylabel() == "gamma"
+    axes = plots.corner(pandas.DataFrame(samples, columns=["beta", "gamma"]), names=["a", "b"])
+    assert axes[1, 0].get_xlabel() == "a"
+
+
 def test_a_legend_above_leaves_room_for_curves_and_titles(diagnosed: xr.Dataset):
     bent = diagnosed.copy()
     bent["verdict"] = diagnosed["verdict"].copy(data=["certified conservative"] * diagnosed.sizes["member"])

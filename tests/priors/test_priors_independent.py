@@ -70,3 +70,19 @@ def test_a_transformed_batch_is_cut_into_its_elements() -> None:
     assert [m.batch_shape for m in found] == [()] * 3
     densities = torch.stack([m.log_prob(theta[:, j]) for j, m in enumerate(found)], -1)
     torch.testing.assert_close(densities, batch.log_prob(theta))
+
+
+def test_parameters_have_names() -> None:
+    marginals = {"beta": td.Uniform(0.0, 2.0), "gamma": td.Uniform(0.0, 1.0)}
+    prior = eq.IndependentPrior(marginals)
+    assert prior.names == ("beta", "gamma") and prior.spec() == eq.IndependentPrior(list(marginals.values())).spec()
+    assert eq.as_prior(prior).names == prior.names and eq.IndependentPrior(list(marginals.values())).names is None
+    box = eq.BoxUniform([0.0, 0.0], [2.0, 1.0])
+    for known in (prior, box.named(["a", "b"]), eq.as_prior(Scripted()).named(["a", "b"])):
+        assert known.names is not None and known.to("cpu").names == known.names
+    assert box.names is None  # the other is a copy
+    assert prior.outside(torch.tensor([1.0, 7.5])) == "gamma = 7.5" and box.outside(torch.tensor([-1.0, 0.5])) == (
+        "theta[:, 0] = -1"
+    )
+    with pytest.raises(ValueError, match="one name for each of the 2"):
+        box.named(["a"])

@@ -270,6 +270,19 @@ def test_files_that_do_not_match(tmp_path) -> None:
         eq.read_simulations(tmp_path)
 
 
+def test_names_of_parameters_come_with_files(tmp_path) -> None:
+    pairs = Simulations(pd.DataFrame(THETA, columns=["beta", "gamma"]), X)
+    assert pairs.names == ("beta", "gamma") == pairs.split(10, 5)[1].names
+    pairs.save(tmp_path / "pairs.h5")
+    assert eq.read_simulations(tmp_path / "pairs.h5").names == ("beta", "gamma")
+    table = pd.DataFrame(np.hstack([THETA, X]), columns=["beta", "gamma", *(f"x_{i}" for i in range(6))])
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    assert eq.read_simulations(tmp_path / "pairs.csv", theta_columns=["gamma", "beta"]).names == ("gamma", "beta")
+    table.rename(columns={"beta": "theta_0", "gamma": "theta_1"}).to_csv(tmp_path / "numbered.csv", index=False)
+    assert eq.read_simulations(tmp_path / "numbered.csv").names is None
+    assert eq.read_simulations(*as_npz(tmp_path)).names is None
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".h5"])
 def test_one_array_is_read_or_refused_by_name(suffix, tmp_path) -> None:
     file = tmp_path / f"observed{suffix}"

@@ -446,3 +446,21 @@ def test_tasks_go_straight_in(tmp_path) -> None:
         assert pairs.storage == task.storage
         stored = eq.simulate(task.prior, task.simulate, 20, seed=0, store=tmp_path / name)
         assert torch.equal(stored.x, pairs.x) and torch.equal(stored.theta, pairs.theta)
+
+
+def test_names_of_parameters_are_kept(tmp_path) -> None:
+    prior = eq.BoxUniform([0.0, 0.0], [1.0, 1.0])
+    store = tmp_path / "store"
+    call = {"batched": True, "array": "torch", "block_size": 8, "name": "identity", "version": "1"}
+    assert eq.simulate(prior, lambda theta: theta, 10, **call).names is None
+    assert eq.simulate(prior, lambda theta: theta, 10, names=["beta", "gamma"], **call).names == ("beta", "gamma")
+    assert eq.simulate(prior.named(["a", "b"]), lambda theta: theta, 10, **call).names == ("a", "b")
+    eq.simulate(prior, lambda theta: theta, 10, names=["beta", "gamma"], store=store, **call)
+    more = eq.simulate(prior, lambda theta: theta, 20, store=store, **call)  # the store remembers them
+    assert more.names == eq.Store(store).names == eq.read_simulations(store).names == ("beta", "gamma")
+    with pytest.raises(ValueError, match="one name for each of the 2"):
+        eq.simulate(prior, lambda theta: theta, 10, names=["beta"], **call)
+    for damaged in (b"", b'["beta"]', b"\xff", b"3", b'["beta", 1]'):
+        (store / "names.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"names\.json is damaged"):
+            eq.read_simulations(store)

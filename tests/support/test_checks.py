@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
+from equipoise.support.checks import column_names, finite_number, one_of, parameter_names, true_or_false, whole_number
 
 
 def test_what_passes_comes_back_as_python_has_it() -> None:
@@ -38,3 +39,15 @@ def test_what_is_no_choice() -> None:
     for value in (0, 1, None, "yes"):
         with pytest.raises(TypeError, match="flag is True or False"):
             true_or_false("flag", value)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "a"], "ab", ["a", ""], ["a", 1], ["a", " "]])
+def test_what_are_no_names(names: object) -> None:
+    with pytest.raises(ValueError, match="one name for each of the 2 parameter"):
+        parameter_names(names, 2)
+
+
+def test_names_and_columns() -> None:
+    assert parameter_names(["a", "b"], 2) == ("a", "b")
+    assert column_names(pd.DataFrame({"a": [1], "b": [2]})) == ("a", "b")
+    assert column_names(pd.DataFrame([[1, 2]])) is None and column_names(np.zeros((3, 2))) is None

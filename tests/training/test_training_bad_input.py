@@ -123,6 +123,7 @@ def test_a_row_that_is_refused_is_named() -> None:
         "on_epoch": [3],
         "progress": ["no", 0],
         "prior": [None, "uniform(0, 1)", 3],
+        "names": ["ab", ["a"], ["a", "a"], ["a", ""], [1, 2], 3],
     }.items(),
 )
 def test_an_argument(argument: str, values: list[Any]) -> None:

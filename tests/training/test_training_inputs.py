@@ -15,8 +15,11 @@ from training_tools import CALLER, SMALL, pairs, quick, same_weights, toy, train
 
 from equipoise.losses import pairs_needed, rolls_needed
 from equipoise.methods import METHODS, resolve
+from equipoise.posteriors import load
+from equipoise.priors import BoxUniform
+from equipoise.simulations import Simulations
 from equipoise.training import PAPER, Member, Settings
-from equipoise.training.inputs import split_rows
+from equipoise.training.inputs import named_prior, split_rows
 
 SHUFFLED = dataclasses.replace(PAPER, split="shuffled")
 
@@ -166,3 +169,28 @@ def test_the_fewest_pairs_of_an_objective(name: str, unbiased: bool) -> None:
     bandwidth = objective.contrastive if objective.balance == "multiclass" else 1
     rule = 2 + 2 * bandwidth if objective.unbiased and objective.balanced else 2
     assert least == max(rule, rolls_needed(objective))
+
+
+def test_names_of_parameters_come_from_where_they_are_known() -> None:
+    prior, theta, x = BoxUniform([0.0, 0.0], [1.0, 1.0]), torch.rand(5, 2), torch.rand(5, 3)
+    table, simulations = pd.DataFrame(theta.numpy(), columns=["a", "b"]), Simulations(theta, x, names=["c", "d"])
+    assert named_prior(prior, None, theta, x).names is None
+    assert named_prior(prior, None, table, x).names == ("a", "b")
+    assert named_prior(prior, None, theta, pd.DataFrame(x.numpy()[:, :2], columns=["u", "v"])).names is None
+    assert named_prior(prior, None, simulations, None).names == ("c", "d")
+    assert named_prior(prior, None, theta, simulations).names == ("c", "d")
+    assert named_prior(prior.named(["e", "f"]), None, theta, x).names == ("e", "f")
+    assert named_prior(prior, ["g", "h"], simulations, None).names == ("g", "h")
+    with pytest.raises(ValueError, match="the same order"):
+        named_prior(prior.named(["b", "a"]), None, table, x)
+
+
+def test_names_travel_from_the_table_to_the_file(tmp_path: Path) -> None:
+    theta, x = toy()
+    p = quick(pd.DataFrame(theta.numpy(), columns=["beta", "gamma"]), x)
+    assert p.names == ("beta", "gamma") == p.members[0].names == p.tempered(0.5).names
+    p.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.names == p.names and list(again.to_pandas(x[0], 3)) == ["beta", "gamma"]
+    with pytest.raises(ValueError, match=r"gamma = 50"):
+        quick(pd.DataFrame([[0.0, 50.0]] * 60, columns=["beta", "gamma"]), x[:60])

@@ -57,8 +57,7 @@ def methods(as_json: AsJson = False) -> None:
         columns |= {"strength": "λ", "start": "start", "paper": "in the paper"}
         shown = ([f"{v:g}" if isinstance(v, float) else v for v in map(row.get, columns)] for row in rows)
         _print(columns.values(), shown)
-        print(
-        )
+        print()
 
 
 def _print(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -141,6 +141,7 @@ def fit(
             device=device,
             checkpoint=kept,
             progress=False if quiet else None,
+            names=pairs.names,
         )
         try:
             posterior = training()
@@ -292,6 +293,8 @@ def sample(
             check_file(out, kinds=(".csv", ".npy"))
         import numpy as np
 
+        from equipoise.posteriors.answers import labels
+
         posterior = load_model(model, embedding, prior, device)
         x = read_observation(observation, x_key, posterior.x_shape)
         theta = posterior.sample((number,), x, seed=seed).cpu().numpy()
@@ -300,12 +303,12 @@ def sample(
         if out is not None and out.suffix.lower() == ".npy":
             np.save(out, theta)
         else:
-            names = ",".join(f"theta_{i}" for i in range(theta.shape[1]))
+            names = ",".join(labels(posterior))
             np.savetxt(sys.stdout if out is None else out, theta, "%.7g", ",", header=names, comments="")
         if not quiet and out is not None:
             low, middle, high = np.quantile(theta, [0.025, 0.5, 0.975], axis=0)
-            for i in range(theta.shape[1]):
-                print(f"theta_{i}: {middle[i]:.4g}, 95% between {low[i]:.4g} and {high[i]:.4g}")
+            for i, name in enumerate(labels(posterior)):
+                print(f"{name}: {middle[i]:.4g}, 95% between {low[i]:.4g} and {high[i]:.4g}")
             print(f"{len(theta)} draws are in {out}")
 
 

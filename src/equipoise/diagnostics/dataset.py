@@ -8,7 +8,7 @@ from __future__ import annotations
 __all__ = ["VARIABLES", "ExactLogProb", "Findings", "Variable", "as_dataset", "exact_values"]
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -249,11 +249,12 @@ VARIABLES = (
 # fmt: on
 
 
-def as_dataset(findings: Findings, members: list[str]) -> xr.Dataset:
-    """Every variable of `VARIABLES`, with its meaning as `long_name`."""
+def as_dataset(findings: Findings, members: list[str], names: Sequence[str] | None = None) -> xr.Dataset:
+    """Every variable of `VARIABLES`, with its meaning as `long_name`; `names` are those of the parameters."""
     n, dim = findings.theta.shape
     coords: dict[str, Any] = {"member": members, "level": findings.levels}
-    coords |= {"pair": np.arange(n), "parameter": np.arange(dim), "report_level": findings.report_levels}
+    coords |= {"pair": np.arange(n), "parameter": np.arange(dim) if names is None else list(names)}
+    coords |= {"report_level": findings.report_levels}
     coords |= {"bin": np.arange(LOCAL_BINS), "local_level": list(LOCAL_LEVELS)}
     ds = xr.Dataset(coords=coords)
     for v in VARIABLES:

@@ -111,9 +111,10 @@ def diagnose(
         progress: False for no progress bar.
 
     Returns:
-        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter. `eq.summary` puts the
-        essence into words, and `eq.plots.summary` into a figure; `ds[name].attrs["long_name"]` says what a variable is,
-        and `ds.attrs["notes"]` what could not be computed and why.
+        A dataset with the dimensions member ("0", "1", …, "mixture"), level, pair and parameter (by name, if the
+        prior has names). `eq.summary` puts the essence into words, and `eq.plots.summary` into a figure;
+        `ds[name].attrs["long_name"]` says what a variable is, and `ds.attrs["notes"]` what could not be computed and
+        why.
 
     Example:
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
@@ -157,7 +158,7 @@ def diagnose(
     findings = Findings(
         found, all_theta, grid, log_prior, exact, joint, marginal, raw, alpha, delta, tolerance, reported
     )
-    ds = as_dataset(findings, members)
+    ds = as_dataset(findings, members, None if surrogate.prior is None else surrogate.prior.names)
     _warn_about_numbers(found, members, samples, notes)
     few = uncertifiable(found["rank"], found["effective"], members, alpha=alpha, delta=delta)
     if few and tolerance == "level":

@@ -53,10 +53,12 @@ def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Ten
         inside = surrogate.prior.contains(theta.to(surrogate.prior.device)).to(theta.device)
         if not bool(inside.all()):
             rows = (~inside).nonzero().squeeze(1)
+            which = surrogate.prior.outside(theta[rows[0]].to(surrogate.prior.device))
             raise ValueError(
                 f"{len(rows)} of the {n} theta lie outside the prior (the first is pair {int(rows[0])}, "
-                f"{theta[rows[0]].tolist()}; the prior is {surrogate.prior}). Coverage is over pairs drawn from the "
-                "prior and the simulator: eq.simulate(prior, simulator, 1000, seed=1)"
+                f"{theta[rows[0]].tolist()}{which and f' with {which}'}; the prior is {surrogate.prior}). "
+                "Coverage is over pairs drawn from the prior and the simulator: "
+                "eq.simulate(prior, simulator, 1000, seed=1)"
             )
     return theta, x
 

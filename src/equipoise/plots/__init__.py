@@ -4,7 +4,7 @@ Two kinds of results are drawn. What `equipoise.diagnose` returns, for one poste
 `tarp`, `local_coverage`. And the `results.nc` of an experiment, with the dimensions task, method, budget and run (and
 level): `coverage_grid`, `nominal_log_prob`, `balancing_error`, `plane`, `planes`, `members`, `training`,
 `verdict_table` and `posterior_gallery`. Posteriors themselves are drawn from arrays: `posterior_1d`, `posterior_2d`,
-`corner`.
+`corner`, `predictive`.
 
 Every function takes `ax` or `figure` (or makes a figure) and returns the Axes it drew on. Torch is not needed.
 
@@ -18,7 +18,7 @@ from .diagnosed import coverage, local_coverage, sbc, summary, tarp
 from .gallery import posterior_gallery
 from .grids import balancing_error, coverage_grid, members, nominal_log_prob, training, verdict_table
 from .plane import plane, planes
-from .posteriors import corner, posterior_1d, posterior_2d
+from .posteriors import corner, posterior_1d, posterior_2d, predictive
 
 __all__ = [
     "balancing_error",
@@ -33,6 +33,7 @@ __all__ = [
     "posterior_1d",
     "posterior_2d",
     "posterior_gallery",
+    "predictive",
     "sbc",
     "summary",
     "tarp",

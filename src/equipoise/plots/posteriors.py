@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["corner", "posterior_1d", "posterior_2d"]
+__all__ = ["corner", "posterior_1d", "posterior_2d", "predictive"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +14,8 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.stats import chi2
+
+from equipoise.support.checks import column_names
 
 from .legends import axes_or_new, legend, one_each
 from .style import CYCLE, INK, darker
@@ -135,12 +137,13 @@ def corner(
     """Every pair of parameters, with the marginals on the diagonal.
 
     Arguments as of `posterior_2d`, and:
-        samples: with shape `(n, D)`.
+        samples: with shape `(n, D)`, or a table, whose columns then are the names unless others are given.
         limits: of each parameter, such as the prior's; None for the range of the samples, far tails left out.
 
     Returns:
         The Axes, with shape `(D, D)`; those above the diagonal are hidden.
     """
+    names = column_names(samples) if names is None else names
     samples = np.asarray(samples, float)
     if samples.ndim != 2:
         raise ValueError(f"samples should have shape (n, D), got {samples.shape}")
@@ -174,6 +177,47 @@ def corner(
         if 0 < j < i:
             ax.set(ylabel="", yticklabels=[])
     return axes
+
+
+def predictive(
+    draws: ArrayLike,
+    x: ArrayLike,
+    *,
+    levels: Sequence[float] = (0.5, 0.95),
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Posterior predictive draws as central bands, element by element, and the observation as dots.
+
+    Arguments:
+        draws: as of `posterior.predict`, with shape `(n, K)`, or `(n, T, C)` for a series of C channels.
+        x: the observation, with shape `(K,)` or `(T, C)`.
+        levels: of the bands.
+        names: of the channels.
+        ax: where; None for a new figure.
+    """
+    made, seen = np.asarray(draws, float), np.asarray(x, float)
+    if made.ndim not in (2, 3) or made.shape[1:] != seen.shape:
+        raise ValueError(f"draws have shape (n, K) or (n, T, C), and x that of one, got {made.shape} and {seen.shape}")
+    made = made[np.isfinite(made).reshape(len(made), -1).all(1)]
+    if not len(made) or not np.isfinite(seen).all():
+        raise ValueError("x, or every draw, has NaN or infinite values")
+    series, place = seen.ndim == 2, np.arange(len(seen))
+    channels = seen.shape[1] if series else 1
+    one_each("names", names, channels, "channel")
+    ax = axes_or_new(ax, (4.8, 3.0))
+    for c in range(channels):
+        values, shown = (made[..., c], seen[:, c]) if series else (made, seen)
+        colour, name = CYCLE[c % len(CYCLE)], "" if names is None else f"{names[c]}: "
+        for k, level in enumerate(sorted(levels, reverse=True)):
+            low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            shade: Any = {"color": colour, "alpha": min(0.2 + 0.2 * k, 0.8), "lw": 0}
+            ax.fill_between(place, low, high, label=f"{name}{level:.0%} predicted", **shade)
+        ax.plot(place, shown, "o", color=colour if channels > 1 else INK, ms=3, label=f"{name}observed")
+    ax.set(xlabel="step" if series else "element of x", ylabel="x")
+    if channels == 1 or names is not None:
+        legend(ax)
+    return ax
 
 
 def _widths(axis: Array) -> Array:

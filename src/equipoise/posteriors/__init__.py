@@ -4,11 +4,12 @@
               ──► flows
               ──► classifiers ──► engine ──► cells, proposals, particles ──► weighted
               ──► tempering ──► engine
-    files, export
+    files, export, answers
 
 `posterior` is the mixture; `flows` and `classifiers` are the two kinds of members. `engine` gives weighted points of a
 density that is known by its log-ratio; `evaluation` evaluates networks in pieces. `tempering` moves a posterior
-towards the prior, and `temperature` holds what is known about how far.
+towards the prior, and `temperature` holds what is known about how far. `answers` holds what people report for one
+observation.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from equipoise.support.checks import parameter_names
 from equipoise.support.randomness import integer, isolated
 
 from .shapes import observations
@@ -32,7 +33,8 @@ def to_arviz(
         posterior: where to draw from.
         x: the observation, with shape `x_shape`.
         n: draws of each member, or of a tempered posterior.
-        names: of the parameters, which then are variables of their own; without, all are one variable `theta`.
+        names: of the parameters, which then are variables of their own; those of the posterior unless given. Without
+            any, all are one variable `theta`.
         seed: None for fresh draws each time.
 
     Returns:
@@ -46,8 +48,7 @@ def to_arviz(
     import xarray as xr
 
     dim = posterior.prior.dim
-    if names is not None and (isinstance(names, str) or len(names) != dim or len(set(names)) != dim):
-        raise ValueError(f"names has one name for each of the {dim} parameter(s), all different, got {names!r}")
+    names = posterior.names if names is None else parameter_names(names, dim)
     x = observations(posterior.network, posterior.stack, x)
     if len(x) != 1:
         raise ValueError(f"to_arviz takes one observation of shape {posterior.x_shape}, got {len(x)} of them")

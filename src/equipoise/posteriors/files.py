@@ -90,7 +90,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "prior_densities": _densities(posterior),
         "history_dims": None if history is None else {str(n): list(v.dims) for n, v in history.data_vars.items()},
         "history_attrs": {} if history is None else history.attrs,
-        "record": posterior.record,
+        "record": posterior.record | ({} if posterior.names is None else {"names": posterior.names}),
     }
     if tempered:
         known = posterior.calibration
@@ -152,7 +152,11 @@ def load(
             shapes = {n: tuple(header.get_slice(n).get_shape()) for n in header.keys()}  # noqa: SIM118 (no mapping)
         named = {n.removeprefix("weights."): s for n, s in shapes.items() if n.startswith("weights.")}
         _check_sizes(description["network"], description["members"], named)
+        record = description["record"]
+        if not isinstance(record, dict):
+            raise TypeError(f"the record is {record!r}")
         the_prior = _prior(prior, description)
+        the_prior = the_prior.named(record.get("names", the_prior.names))
         spec = description["network"]
         parts = spec.get("networks", [spec])
         missing = "network" if network is None and any(s["kind"] == "user" for s in parts) else None
@@ -163,9 +167,6 @@ def load(
         _compare(wanted, shapes, weights)
         arrays = load_file(weights)
         history = _history(description, arrays)
-        record = description["record"]
-        if not isinstance(record, dict):
-            raise TypeError(f"the record is {record!r}")
         known = description.get("calibration")
         found = Posterior(
             architecture,

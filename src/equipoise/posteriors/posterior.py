@@ -42,7 +42,12 @@ from .tempering import FIRST_POINTS, WORST_ERROR, Observed, Untempered, tempered
 from .training_range import warn_if_far
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas
     import xarray as xr
+
+    from .answers import BoundPosterior, Region
 
 #: Entries of a record that are lists with one value per member.
 PER_MEMBER = ("seeds", "fold", "group")
@@ -83,6 +88,11 @@ class Posterior:
     def prior(self) -> Prior:
         """The prior p(θ)."""
         return self.network.prior
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the parameters; None where they have none."""
+        return self.prior.names
 
     @property
     def kind(self) -> str:
@@ -227,6 +237,11 @@ class Posterior:
             f"{heat})"
         )
 
+    def _repr_html_(self) -> str:
+        from .answers import html
+
+        return html(self)
+
     def _with(self, temperature: float, calibration: Calibration | None) -> Posterior:
         """The same members with another temperature, of which this is known."""
         return Posterior(
@@ -360,12 +375,76 @@ class Posterior:
         Arguments:
             x: the observation, with shape `x_shape`.
             n: draws of each member.
-            names: of the parameters; without, all are one variable `theta`.
+            names: of the parameters, those of the posterior unless given; without any, all are one variable `theta`.
             seed: None for fresh draws each time.
         """
         from .export import to_arviz
 
         return to_arviz(self, x, n, names=names, seed=seed)
+
+    # --- answers for one observation (`answers`) -------------------------------------------------------------------
+
+    def at(self, x: Any) -> BoundPosterior:
+        """The posterior for one observation, with `sample((n,))` and `log_prob(theta)`, as sbi's functions call it."""
+        from .answers import BoundPosterior, one_observation
+
+        return BoundPosterior(self, one_observation(self, x))
+
+    def summary(self, x: Any, n: int = 10_000, seed: int = 0) -> pandas.DataFrame:
+        """A table with one row per parameter, from n draws for one observation.
+
+        Returns:
+            Mean, median, standard deviation, ends of the central 68% and 95% intervals, the parameter's value at the
+            mode of the joint density (`map`), and the contraction, 1 - variance / variance under the prior.
+        """
+        from .answers import summary
+
+        return summary(self, x, n, seed)
+
+    def map(self, x: Any, seed: int = 0) -> Tensor:
+        """The mode of q(θ|x), with shape `(D,)`, inside the prior's support; of several peaks the highest that is seen.
+
+        It is the best of 2,000 draws, improved by a search if the prior has a map to N(0, I).
+        """
+        from .answers import mode
+
+        return mode(self, x, seed=seed)
+
+    def region(self, x: Any, level: float = 0.95, n: int = 10_000, seed: int = 0) -> Region:
+        """The highest-density region of a level, its `threshold` from n draws; `contains(theta)` tells who is in it."""
+        from .answers import region
+
+        return region(self, x, level, n, seed)
+
+    def predict(
+        self,
+        simulator: Callable[..., Any],
+        x: Any,
+        n: int = 1000,
+        seed: int | None = None,
+        *,
+        batched: bool | None = None,
+        array: str | None = None,
+    ) -> Tensor:
+        """Posterior predictive draws: the simulator at n draws for one observation, with shape `(n, *x_shape)`.
+
+        Arguments:
+            simulator: `simulator(theta)` or `simulator(theta, seed=...)`.
+            x: the observation, with shape `x_shape`.
+            n: how many.
+            seed: None for fresh draws each time.
+            batched: True to call it once with all θ, `(n, D)`; False for one θ, `(D,)`, at a time. None tries one.
+            array: `"torch"` or `"numpy"` for what the simulator is given; None tries tensors first.
+        """
+        from .answers import predict
+
+        return predict(self, simulator, x, n, seed, batched, array)
+
+    def to_pandas(self, x: Any, n: int = 1000, *, seed: int | None = None) -> pandas.DataFrame:
+        """n draws for one observation as a table with one column per parameter; None for fresh draws each time."""
+        from .answers import draws_table
+
+        return draws_table(self, x, n, seed)
 
     # --- the mixture -----------------------------------------------------------------------------------------------
 

@@ -96,6 +96,6 @@ def _described(prior: Prior, values: Tensor, j: int) -> str:
     levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
     (a, b, c), (d, e, f) = (v.quantile(levels).tolist() for v in (values, expected))
     return (
-        f"90% of theta[:, {j}] lie between {a:.3g} and {c:.3g}, with median {b:.3g}, and of the prior between {d:.3g} "
-        f"and {f:.3g}, with median {e:.3g}"
+        f"90% of {prior.label(j)} lie between {a:.3g} and {c:.3g}, with median {b:.3g}, and of the prior between "
+        f"{d:.3g} and {f:.3g}, with median {e:.3g}"
     )

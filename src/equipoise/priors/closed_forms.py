@@ -118,7 +118,7 @@ class BoxUniform(Prior):
         return torch.lerp(low, high, u)  # exact at both ends, and never outside
 
     def to(self, device: str | torch.device) -> BoxUniform:
-        return BoxUniform(self.low.to(device), self.high.to(device))
+        return BoxUniform(self.low.to(device), self.high.to(device)).named(self.names)
 
     def spec(self) -> dict[str, Any]:
         values = {"low": self.low.tolist(), "high": self.high.tolist()}
@@ -192,7 +192,7 @@ class GaussianPrior(Prior):
         return self.from_normal(ndtri(u.double().clamp(limit, 1 - limit)).to(u.dtype))
 
     def to(self, device: str | torch.device) -> GaussianPrior:
-        return GaussianPrior(self.loc.to(device), self.covariance.to(device))
+        return GaussianPrior(self.loc.to(device), self.covariance.to(device)).named(self.names)
 
     def spec(self) -> dict[str, Any]:
         values = {"loc": self.loc.tolist(), "covariance": self.covariance.tolist()}

@@ -178,7 +178,7 @@ class OpaquePrior(Prior):
     to_normal = from_normal = to_uniform = from_uniform = _no_map  # type: ignore[assignment]
 
     def to(self, device: str | torch.device) -> OpaquePrior:
-        return OpaquePrior(self.distribution, device)
+        return OpaquePrior(self.distribution, device).named(self.names)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "opaque", "dim": self.dim, "repr": repr(self.distribution)}

@@ -6,7 +6,7 @@ __all__ = ["IndependentPrior", "scalar_marginals", "to_device"]
 
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
+from equipoise.support.checks import parameter_names
 from equipoise.support.randomness import isolated
 
 from . import marginals as one
@@ -67,16 +68,21 @@ class IndependentPrior(Prior):
 
     Arguments:
         marginals: one distribution per parameter: torch's, `eq.LogUniform`, or a frozen one of `scipy.stats`. Its shape
-            is `()`, or `(1,)` as in sbi. One without quantiles of its own is inverted numerically.
+            is `()`, or `(1,)` as in sbi. One without quantiles of its own is inverted numerically. A dictionary
+            gives the parameters names.
 
     Example:
         >>> import torch.distributions as td
         >>> prior = IndependentPrior([td.Normal(0.0, 1.0), td.Gamma(2.0, 3.0), td.Uniform(0.0, 5.0)])
         >>> prior.sample((4,)).shape
         torch.Size([4, 3])
+        >>> IndependentPrior({"beta": td.Uniform(0.0, 2.0), "gamma": td.Uniform(0.0, 1.0)}).names
+        ('beta', 'gamma')
     """
 
-    def __init__(self, marginals: Sequence[Any]) -> None:
+    def __init__(self, marginals: Sequence[Any] | Mapping[str, Any]) -> None:
+        names = tuple(marginals) if isinstance(marginals, Mapping) else None
+        marginals = list(marginals.values()) if isinstance(marginals, Mapping) else marginals
         if isinstance(marginals, Distribution) or is_scipy(marginals):
             raise TypeError(f"IndependentPrior needs a list, one distribution per parameter, got {marginals!r}")
         if not len(marginals):
@@ -88,6 +94,7 @@ class IndependentPrior(Prior):
         if len(devices) > 1:
             raise ValueError(f"the marginals live on several devices, {sorted(map(str, devices))}; put them on one")
         super().__init__(len(self.marginals), devices.pop())
+        self.names = None if names is None else parameter_names(names, self.dim)
 
     @property
     def mean(self) -> Tensor:
@@ -119,7 +126,7 @@ class IndependentPrior(Prior):
         return self._each(one.from_uniform, u)
 
     def to(self, device: str | torch.device) -> IndependentPrior:
-        return IndependentPrior([to_device(m, torch.device(device)) for m in self.marginals])
+        return IndependentPrior([to_device(m, torch.device(device)) for m in self.marginals]).named(self.names)
 
     def spec(self) -> dict[str, Any]:
         described = [_describe(m) for m in self.marginals]

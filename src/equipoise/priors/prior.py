@@ -4,15 +4,19 @@ from __future__ import annotations
 
 __all__ = ["Prior", "as_numbers", "as_vector", "dtype_name", "log_phi", "ndtr", "normal_cdf", "refuse_unresolved_ends"]
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from equipoise.support.arrays import as_tensor, plain
+from equipoise.support.checks import parameter_names
+from equipoise.support.randomness import isolated
 
 
 class Prior(Distribution, ABC):
@@ -21,6 +25,8 @@ class Prior(Distribution, ABC):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     #: Whether `to_normal`, `from_normal`, `to_uniform` and `from_uniform` are available.
     has_normal_map: bool = True
+    #: The names of the parameters; None where they have none.
+    names: tuple[str, ...] | None = None
 
     def __init__(self, dim: int, device: torch.device) -> None:
         super().__init__(batch_shape=Size(), event_shape=Size([dim]), validate_args=False)
@@ -30,6 +36,26 @@ class Prior(Distribution, ABC):
     def dim(self) -> int:
         """The number of parameters D."""
         return self.event_shape[0]
+
+    def named(self, names: Sequence[str] | None) -> Self:
+        """The same prior with these names of its parameters."""
+        twin = copy.copy(self)
+        twin.names = None if names is None else parameter_names(names, self.dim)
+        return twin
+
+    def outside(self, theta: Tensor) -> str:
+        """Which parameters of one θ, with shape `(D,)`, lie outside the support: "gamma = 7.2"; "" where unknown."""
+        if not self.has_normal_map:
+            return ""
+        with isolated(0):
+            points = self.sample((1,)).repeat(self.dim, 1)  # each with one coordinate of θ
+        points.diagonal().copy_(theta)
+        lost = (~self.contains(points)).nonzero().flatten().tolist()
+        return ", ".join(f"{self.label(j)} = {float(theta[j]):g}" for j in lost)
+
+    def label(self, j: int) -> str:
+        """The name of parameter j, or theta[:, j]."""
+        return f"theta[:, {j}]" if self.names is None else self.names[j]
 
     @abstractmethod
     def sample(self, sample_shape: Any = ()) -> Tensor:

@@ -11,12 +11,13 @@ __all__ = ["is_table", "read_observed", "read_simulations"]
 import fnmatch
 import functools
 import math
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -34,7 +35,16 @@ THETA_NAMES = ("theta", "thetas", "parameters", "params")
 X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
 #: About how many bytes of a file are read at once.
 PIECE_BYTES = 1 << 25
-_Pairs = tuple[np.ndarray, Column]
+#: Columns that are numbered and give no names.
+_NUMBERED = re.compile(r"theta(_\d+)?")
+
+
+class _Pairs(NamedTuple):
+    """θ and x of a file, and the names of the parameters, where it knows them."""
+
+    theta: np.ndarray
+    x: Column
+    names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,10 +74,11 @@ def read_simulations(
 
     - a directory: a store made by `simulate`; or HDF5 files, taken in the order of their names; or `theta.npy` and
       `x.npy`;
-    - `.h5`, `.hdf5`: the keys `theta` and `x`, as lampe writes them;
+    - `.h5`, `.hdf5`: the keys `theta` and `x`, as lampe writes them; an attribute `names` of θ names the parameters;
     - `.npz`: the keys `theta` and `x`;
     - `.npy`: two files, `read_simulations("theta.npy", "x.npy")`;
     - `.csv`, `.parquet`: named columns (needs pandas). By default those named theta, theta_0, theta_1, … and x, x_0, ….
+      Columns with other names name the parameters.
 
     Arguments:
         path: the file or directory.
@@ -103,7 +114,7 @@ def read_simulations(
         return Store(path).read(n, on_invalid=on_invalid)
     if x_path is not None and read is not _npy:
         raise ValueError(f"x_path is for pairs of .npy files; {path} holds both theta and x")
-    theta, x = read(path, asked)
+    theta, x, names = read(path, asked)
     theta = _numbers(theta, "theta", path)
     theta = theta[:, None] if theta.ndim == 1 else theta
     if theta.ndim != 2:
@@ -120,7 +131,9 @@ def read_simulations(
     for piece in x.pieces(np.arange(len(theta))):
         invalid.append(start + invalid_rows(piece))
         start += len(piece)
-    return without_invalid(theta, x, np.unique(np.concatenate(invalid)), on_invalid, what=f"rows of {path}")
+    pairs = without_invalid(theta, x, np.unique(np.concatenate(invalid)), on_invalid, what=f"rows of {path}")
+    pairs.names = names
+    return pairs
 
 
 @contextmanager
@@ -180,8 +193,8 @@ def _directory(path: Path, asked: _Asked) -> _Pairs:
 
 def _hdf5_files(paths: list[Path], asked: _Asked) -> _Pairs:
     files = [_hdf5(path, asked) for path in paths]
-    (first_theta, first_x), first = files[0], paths[0]
-    for path, (theta, x) in zip(paths, files, strict=True):
+    (first_theta, first_x, names), first = files[0], paths[0]
+    for path, (theta, x, _) in zip(paths, files, strict=True):
         if len(theta) != len(x):
             raise ValueError(f"theta in {path} has {len(theta)} rows and x has {len(x)}; they must come in pairs")
         if x.shape != first_x.shape or theta.shape[1:] != first_theta.shape[1:]:
@@ -189,8 +202,8 @@ def _hdf5_files(paths: list[Path], asked: _Asked) -> _Pairs:
                 f"{path} has theta and x of shapes {theta.shape[1:]} and {x.shape} per row, but {first} has "
                 f"{first_theta.shape[1:]} and {first_x.shape}"
             )
-    segments = [segment for _, x in files for segment in x.segments]
-    return np.concatenate([theta for theta, _ in files]), Column(segments, first_x.shape)
+    segments = [segment for file in files for segment in file.x.segments]
+    return _Pairs(np.concatenate([file.theta for file in files]), Column(segments, first_x.shape), names)
 
 
 def _hdf5(path: Path, asked: _Asked) -> _Pairs:
@@ -199,14 +212,17 @@ def _hdf5(path: Path, asked: _Asked) -> _Pairs:
         file.visititems(lambda key, item: keys.append(key) if isinstance(item, h5py.Dataset) else None)
         theta_key, x_key = _keys(path, keys, asked)
         theta, data = np.atleast_1d(dataset(file, theta_key)[()]), dataset(file, x_key)
-        return theta, _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
+        x = _column(data, path, lambda start, stop: functools.partial(load_x, path, x_key, start, stop))
+        names = tuple(map(str, np.atleast_1d(file[theta_key].attrs.get("names", ()))))
+        distinct = theta.ndim == 2 and len(set(filter(str.strip, names))) == len(names) == theta.shape[1]
+        return _Pairs(theta, x, names if distinct else None)
 
 
 def _npz(path: Path, asked: _Asked) -> _Pairs:
     with _damage_named(path, "an .npz file"), zipfile.ZipFile(path) as file:
         names = [name.removesuffix(".npy") for name in file.namelist()]
         theta, x = (_member(file, name, path) for name in _keys(path, names, asked))
-    return theta, _array_column(x, path)
+    return _Pairs(theta, _array_column(x, path))
 
 
 def _member(file: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
@@ -233,7 +249,7 @@ def _npy(path: Path, asked: _Asked) -> _Pairs:
     for file in (path, Path(asked.x_path)):
         with _damage_named(file, "an array of numbers"):
             arrays.append(np.load(file, mmap_mode="r", allow_pickle=False))
-    return np.array(arrays[0]), _array_column(arrays[1], Path(asked.x_path))
+    return _Pairs(np.array(arrays[0]), _array_column(arrays[1], Path(asked.x_path)))
 
 
 def _array_column(array: np.ndarray, path: Path) -> Column:
@@ -255,7 +271,9 @@ def _table(path: Path, asked: _Asked) -> _Pairs:
     x_columns = _columns(path, frame, asked.x_columns, "x")
     if both := set(theta_columns) & set(x_columns):
         raise ValueError(f"{', '.join(sorted(both))} of {path} cannot be both parameters and data")
-    return _numeric(path, frame, theta_columns), _array_column(_numeric(path, frame, x_columns), path)
+    theta, x = (_numeric(path, frame, columns) for columns in (theta_columns, x_columns))
+    numbered = all(_NUMBERED.fullmatch(name) for name in theta_columns) or len(set(theta_columns)) < len(theta_columns)
+    return _Pairs(theta, _array_column(x, path), None if numbered else tuple(theta_columns))
 
 
 #: How a file is read, by its suffix.

@@ -14,7 +14,7 @@ __all__ = ["SimulationError", "simulate"]
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 
 from equipoise.priors import Prior, as_prior
 from equipoise.support import randomness
+from equipoise.support.checks import parameter_names
 from equipoise.support.devices import cores
 from equipoise.support.progress import Progress
 
@@ -72,6 +73,7 @@ def simulate(
     same_simulator: bool = False,
     verify: bool = True,
     progress: bool | None = None,
+    names: Sequence[str] | None = None,
 ) -> Simulations:
     """Draw n parameters from the prior and simulate each of them.
 
@@ -101,6 +103,7 @@ def simulate(
         verify: whether the checksums of blocks that are there already are checked. A damaged one is named and
             simulated again.
         progress: False for no progress bar.
+        names: of the parameters; the prior's unless given, or those that the store knows.
 
     Raises:
         SimulationError: if the simulator raises, naming the row and its θ, or at the first invalid row with
@@ -124,6 +127,7 @@ def simulate(
     block_size = _block_size(block_size, path)
     with randomness.undisturbed():  # recognising a prior may draw from it
         prior = as_prior(prior)
+    names = prior.names if names is None else parameter_names(names, prior.dim)
     draw = partial(_draw, prior, seed, block_size)
     source = None if path is None or version is not None else source_parts(simulator)  # as it is before it is called
     try:
@@ -158,7 +162,11 @@ def simulate(
         if pool is not None:
             pool.close()
         sink.close()
-    return sink.result(on_invalid)
+    if sink.store is not None and names is not None:
+        sink.store.names = names
+    pairs = sink.result(on_invalid)
+    pairs.names = pairs.names if names is None else names
+    return pairs
 
 
 def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress, on_invalid: str) -> None:

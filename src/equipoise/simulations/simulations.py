@@ -28,6 +28,7 @@ from torch import Tensor
 
 from equipoise.support import randomness
 from equipoise.support.arrays import TOO_LARGE, plain
+from equipoise.support.checks import column_names, parameter_names
 from equipoise.support.errors import InvalidSimulationsWarning, warn
 from equipoise.support.files import write_whole
 
@@ -179,6 +180,7 @@ class Simulations:
         theta: parameters, with shape `(n, D)`.
         x: simulations, with shape `(n, *x_shape)`.
         storage: `"bits"` if x has only the values 0 and 1, `"integers"` if it has only whole numbers: see `compact`.
+        names: of the parameters; the columns where θ is a table, unless given.
 
     Example:
         >>> pairs = Simulations(torch.zeros(10, 2), torch.ones(10, 5))
@@ -193,9 +195,12 @@ class Simulations:
     storage: str
     #: The parameters whose simulation had NaN or infinite values, with shape `(n_invalid, D)`.
     invalid_theta: Tensor
+    #: The names of the parameters; None where they have none.
+    names: tuple[str, ...] | None = None
     _x: Tensor | None
 
-    def __init__(self, theta: Any, x: Any, *, storage: str = "float32") -> None:
+    def __init__(self, theta: Any, x: Any, *, storage: str = "float32", names: Sequence[str] | None = None) -> None:
+        names = column_names(theta) if names is None else names
         theta, x = (torch.as_tensor(plain(v)).detach().to("cpu", torch.float32) for v in (theta, x))
         if theta.ndim != 2 or x.ndim < 2:
             raise ValueError(
@@ -208,6 +213,7 @@ class Simulations:
             raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
         self.theta, self._x, self.storage, self.invalid_theta = theta, x, storage, theta[:0]
         self._column, self._rows = Column([Segment(len(x), x.numpy)], x.shape[1:]), np.arange(len(x))
+        self.names = None if names is None else parameter_names(names, theta.shape[1])
 
     @classmethod
     def _of(cls, theta: Tensor, x: Column, rows: np.ndarray, storage: str) -> Simulations:
@@ -292,7 +298,7 @@ class Simulations:
         for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True):
             which = slice(end - size, end)
             parts.append(Simulations._of(self.theta[which], self._column, self._rows[which], self.storage))
-            parts[-1]._x = None if self._x is None else self._x[which]
+            parts[-1]._x, parts[-1].names = None if self._x is None else self._x[which], self.names
         return tuple(parts)
 
     def batches(
@@ -346,7 +352,9 @@ class Simulations:
     def save(self, path: str | Path) -> None:
         """Write one HDF5 file with the keys `theta` and `x`, which `read_simulations`, h5py and lampe read."""
         with write_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
-            file.create_dataset("theta", data=self.theta.numpy())
+            theta = file.create_dataset("theta", data=self.theta.numpy())
+            if self.names is not None:
+                theta.attrs["names"] = list(self.names)
             data = file.create_dataset("x", (len(self), *self.x_shape), np.float32)
             start = 0
             for piece in self._column.pieces(self._rows):

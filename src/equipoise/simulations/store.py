@@ -4,6 +4,7 @@
       manifest.json       what this store is: prior, seed, block size, shape of x, simulator (see `identity`)
       block-000000.h5     rows 0 to block_size - 1
       block-000001.h5     …
+      names.json          the names of the parameters, where they have some
 
 Every block is a function of the manifest and its number: its θ and its noise come from streams keyed by the seed and
 the number. Three properties follow, and none needs a server or a log.
@@ -27,7 +28,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from equipoise.support.checks import parameter_names
 from equipoise.support.errors import warn
 from equipoise.support.files import Lock, remove_leftovers, write_text
 from equipoise.support.words import listed
@@ -251,7 +253,24 @@ class Store:
             invalid.append(block.invalid[block.invalid < rows] + k * size)
         theta = np.concatenate([np.empty((0, self.manifest.dim), np.float32), *(b.theta for b in blocks)])[:n]
         x = Column(segments, self.manifest.x_shape)
-        return without_invalid(theta, x, np.concatenate(invalid), on_invalid, self.manifest.storage)
+        pairs = without_invalid(theta, x, np.concatenate(invalid), on_invalid, self.manifest.storage)
+        pairs.names = self.names
+        return pairs
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the parameters, in `names.json`; None where they have none."""
+        file = self.path / "names.json"
+        if not file.exists():
+            return None
+        try:
+            return parameter_names(json.loads(file.read_text(encoding="utf-8")), self.manifest.dim)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} is damaged ({error}); restore it, or remove it") from error
+
+    @names.setter
+    def names(self, names: Sequence[str]) -> None:
+        write_text(self.path / "names.json", json.dumps(parameter_names(names, self.manifest.dim)))
 
     @property
     def lazy_x(self) -> Tensor | RowsOf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["finite_number", "one_of", "true_or_false", "whole_number"]
+__all__ = ["column_names", "finite_number", "one_of", "parameter_names", "true_or_false", "whole_number"]
 
 import math
 from collections.abc import Iterable
@@ -65,6 +65,30 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
             f"{name} is one of {', '.join(allowed)}; got {value!r}"
         )
     return value
+
+
+def column_names(table: Any) -> tuple[str, ...] | None:
+    """The names of a table's columns (pandas, polars); None where they are numbered, or where it is no table."""
+    names = getattr(table, "columns", None)
+    try:
+        return None if names is None else parameter_names(names, len(names))
+    except ValueError:
+        return None
+
+
+def parameter_names(names: Any, dim: int) -> tuple[str, ...]:
+    """One name for each of `dim` parameters: non-empty strings, all different.
+
+    Example:
+        >>> parameter_names(["beta", "beta"], 2)
+        Traceback (most recent call last):
+            ...
+        ValueError: names has one name for each of the 2 parameter(s), all different, got ['beta', 'beta']
+    """
+    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
+    if len(found) != dim or len(set(found)) != dim or not all(isinstance(n, str) and n.strip() for n in found):
+        raise ValueError(f"names has one name for each of the {dim} parameter(s), all different, got {names!r}")
+    return found
 
 
 def true_or_false(name: str, value: Any) -> bool:

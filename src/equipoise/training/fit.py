@@ -31,7 +31,7 @@ from equipoise.support.words import did_you_mean
 from .checkpoint import Checkpoint
 from .crossfit import calibrated, fold_rows, weighted_by_score
 from .data import take
-from .inputs import Pairs, check_pairs, split_rows, warn_about_few
+from .inputs import Pairs, check_pairs, named_prior, split_rows, warn_about_few
 from .loop import OnEpoch, Trained, train_stack
 from .members import Member, grouped, network_of, stack_identity, stack_inputs
 from .modules import SHORT, as_embedding, try_out
@@ -68,6 +68,7 @@ def fit(
     settings: Settings | None = None,
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
+    names: Sequence[str] | None = None,
     **unknown: Any,
 ) -> Posterior:
     """Train a posterior on simulated pairs.
@@ -109,6 +110,7 @@ def fit(
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
             that have stopped. On a GPU it is called in bursts of several epochs.
         progress: False for silence.
+        names: of the parameters; those of the simulations, of a table's columns or of the prior unless given.
         unknown: a TypeError that says where a keyword is now.
 
     Returns:
@@ -133,10 +135,10 @@ def fit(
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "keep": keep}
     chosen = settings or (SMALL if mixture else DEFAULT)
     settings = dataclasses.replace(chosen, **{k: v for k, v in given.items() if v is not None})
+    prior = named_prior(as_prior(prior), names, theta, x)
     if x is None:
         theta, x = _theta_and_x(theta)
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
-    prior = as_prior(prior)
     if mixture and start is None and not prior.has_normal_map:
         rows = tuple(row.but(start="random") for row in rows)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())

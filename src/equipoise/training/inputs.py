@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Pairs", "check_pairs", "refuse_invalid", "split_rows", "warn_about_few"]
+__all__ = ["Pairs", "check_pairs", "named_prior", "refuse_invalid", "split_rows", "warn_about_few"]
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from equipoise.priors import Prior
 from equipoise.support.arrays import TOO_LARGE, as_tensor, plain
+from equipoise.support.checks import column_names, parameter_names
 from equipoise.support.errors import warn
 from equipoise.support.randomness import generator
 
@@ -29,6 +31,30 @@ class Pairs(NamedTuple):
 
     theta: Tensor  # (N, D)
     x: Any  # a tensor with shape `(N, *x_shape)`, or what reads rows of such an array by index
+
+
+def named_prior(prior: Prior, names: Sequence[str] | None, theta: Any, x: Any) -> Prior:
+    """The prior with names of its parameters: the given ones, or those of the simulations or of a table's columns, or
+    its own.
+
+    Arguments:
+        prior: of D parameters.
+        names: as a user gave them.
+        theta: an array, a table, or simulations.
+        x: likewise.
+    """
+    if names is None:
+        kept = [getattr(v, "names", None) for v in (theta, x) if hasattr(v, "lazy_x")]  # tensors have other names
+        names = next((found for found in kept if found is not None), column_names(theta))
+        if names is None or len(names) != prior.dim:
+            return prior
+    names = parameter_names(names, prior.dim)
+    if prior.names is not None and set(prior.names) == set(names) and prior.names != names:
+        raise ValueError(
+            f"theta has the parameters {', '.join(names)}, and the prior {', '.join(prior.names)}: bring both into the "
+            "same order"
+        )
+    return prior.named(names)
 
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
@@ -61,9 +87,10 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     inside = prior.contains(theta.to(prior.device)).cpu()
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0])
+        which = prior.outside(theta[row].to(prior.device))
         raise ValueError(
             f"{int((~inside).sum())} of {len(theta)} rows of theta lie outside the prior's support, the first is row "
-            f"{row}: {theta[row].tolist()}. Was theta drawn from another prior, or scaled?"
+            f"{row}: {theta[row].tolist()}{which and f' ({which})'}. Was theta drawn from another prior, or scaled?"
         )
     return Pairs(theta, x)
 
