@@ -297,7 +297,8 @@ def test_users_own_images_and_series_take_this_path(x_shape: tuple[int, ...], mo
     losses = []
     for kernels in (True, False):
         monkeypatch.setattr(convolutions, "KERNELS", kernels)
-        posterior = eq.fit(theta, x, prior=prior, method="nre", members=1, epochs=1, batch_size=21, device="cpu")
+        options: dict = {"members": 1, "epochs": 1, "batch_size": 21, "device": "cpu", "embedding": "convolution"}
+        posterior = eq.fit(theta, x, prior=prior, method="nre", **options)
         losses.append(torch.as_tensor(posterior.history["validation_loss"].values))
     assert taken
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)

@@ -43,7 +43,8 @@ def fit(*pairs: object, **options: object) -> eq.Posterior:
 def test_fit_has_the_contracts_keywords_and_few_others() -> None:
     parameters = list(inspect.signature(eq.fit).parameters)
     assert parameters[: len(CONTRACT)] == CONTRACT
-    assert set(parameters[len(CONTRACT) :]) == {"folds", "calibrate", "settings", "on_epoch", "progress", "unknown"}
+    others = {"folds", "calibrate", "names", "settings", "on_epoch", "progress", "unknown"}
+    assert set(parameters[len(CONTRACT) :]) == others
 
 
 def test_settings_without_arguments_are_the_defaults_of_fit() -> None:

@@ -14,8 +14,9 @@ import functools
 import io
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,10 @@ def write_netcdf(
     ds: xr.Dataset, path: str | Path, encoding: Mapping[Any, Any] | None = None, *, replace: bool = True
 ) -> None:
     """Write a dataset as NetCDF, whole or not at all, with a digest; `replace` as in `write_whole`."""
-    made = io.BytesIO()
-    ds.to_netcdf(made, engine="h5netcdf", encoding=encoding)
+    made, dask = io.BytesIO(), sys.modules.get("dask")
+    # In a worker of Dask, xarray would ask the scheduler for a lock by the name of the file, and this has none.
+    with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
+        ds.to_netcdf(made, engine="h5netcdf", encoding=encoding)
     with write_whole(path, replace=replace) as temporary:
         with open(temporary, "wb") as file:
             file.write(made.getbuffer())
