@@ -32,7 +32,7 @@ from torch import Tensor
 
 from equipoise.posteriors import Posterior, draw_points, warn_if_seen, weighted_points
 from equipoise.posteriors.cells import fits_cells
-from equipoise.posteriors.proposals import WIDENED, GaussianProposal
+from equipoise.posteriors.proposals import GaussianProposal
 from equipoise.posteriors.tempering import Observed, Untempered
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.errors import warn
@@ -316,18 +316,9 @@ def _ladder(
     mean: Tensor, covariance: Tensor, z_prior: Tensor, mapped: bool, steps: Sequence[float]
 ) -> list[GaussianProposal]:
     """Gaussians from the prior to N(mean, covariance), in the coordinates z: one for each of `steps`."""
+    if mapped:
+        return [GaussianProposal.between(mean, covariance, s) for s in steps]
+    flat = z_prior.double().flatten(0, 1)
     dim = mean.shape[-1]
-    eye = torch.eye(dim, dtype=torch.float64, device=mean.device)
-    small = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    precision = torch.linalg.inv(covariance + (1e-4 * small + 1e-18) * eye)
-    centre, wide = torch.zeros(dim, dtype=torch.float64, device=mean.device), eye
-    if not mapped:
-        flat = z_prior.double().flatten(0, 1)
-        centre, wide = flat.mean(0), torch.linalg.inv(torch.cov(flat.T).reshape(dim, dim) + 1e-18 * eye)
-    found = []
-    for s in steps:
-        inverse = torch.linalg.inv(s * precision + (1 - s) * wide)
-        inverse = (inverse + inverse.mT) / 2
-        at = (inverse @ (s * precision @ mean.unsqueeze(-1) + (1 - s) * (wide @ centre).unsqueeze(-1))).squeeze(-1)
-        found.append(GaussianProposal(at.unsqueeze(0), torch.linalg.cholesky(WIDENED * inverse).unsqueeze(0)))
-    return found
+    spread = torch.cov(flat.T).reshape(dim, dim) + 1e-18 * torch.eye(dim, dtype=flat.dtype, device=flat.device)
+    return [GaussianProposal.between(mean, covariance, s, flat.mean(0), torch.linalg.inv(spread)) for s in steps]

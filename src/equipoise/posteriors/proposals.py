@@ -92,6 +92,26 @@ class GaussianProposal:
         return cls(mean, torch.where((failed > 0)[..., None, None], alone, factor))
 
     @classmethod
+    def between(
+        cls, mean: Tensor, covariance: Tensor, t: float, centre: Tensor | None = None, wide: Tensor | None = None
+    ) -> GaussianProposal:
+        """What p^(1-t) q^t is for Gaussians: with the precision tΛ + (1 - t)W.
+
+        Arguments:
+            mean, covariance: of q, with shapes `(B, D)` and `(B, D, D)`; Λ is the inverse of the second.
+            t: in (0, 1].
+            centre, wide: the mean of p, `(D,)`, and its precision W, `(D, D)`; those of N(0, I) unless given.
+        """
+        eye = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+        own = t * torch.linalg.inv(covariance + (1e-4 * size + 1e-18) * eye)
+        other = (1 - t) * (eye if wide is None else wide)
+        inverse = torch.linalg.inv(own + other)
+        pull = own @ mean.unsqueeze(-1) + (0.0 if centre is None else (other @ centre).unsqueeze(-1))
+        factor = torch.linalg.cholesky(WIDENED * (inverse + inverse.mT) / 2)
+        return cls((inverse @ pull).squeeze(-1).unsqueeze(0), factor.unsqueeze(0))
+
+    @classmethod
     def learn(
         cls, density: Density, start: Tensor, samples: int, uniforms: Callable[[int], Tensor], shared: bool
     ) -> GaussianProposal:

@@ -52,7 +52,7 @@ from equipoise.priors import Prior
 from equipoise.support.randomness import integer, isolated
 
 from .engine import draw_points, weighted_points
-from .proposals import WIDENED, GaussianProposal
+from .proposals import GaussianProposal
 from .weighted import LogRatio as EngineRatio
 from .weighted import prior_points
 
@@ -159,13 +159,7 @@ def _on_the_way(z: Tensor, share: Tensor, t: float) -> GaussianProposal:
     mean = torch.einsum("nb,nbi->bi", share, z)
     centred = z - mean
     covariance = torch.einsum("nb,nbi,nbj->bij", share, centred, centred)
-    eye = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
-    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    precision = t * torch.linalg.inv(covariance + (1e-3 * size + 1e-12) * eye)
-    between = torch.linalg.inv(precision + (1 - t) * eye)
-    centre = (between @ (precision @ mean.unsqueeze(-1))).squeeze(-1)
-    factor = torch.linalg.cholesky(WIDENED * (between + between.mT) / 2)
-    return GaussianProposal(centre.unsqueeze(0), factor.unsqueeze(0))
+    return GaussianProposal.between(mean, covariance, t)
 
 
 def draw_tempered(
