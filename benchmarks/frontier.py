@@ -39,7 +39,7 @@ from problems import PROBLEMS
 
 TEMPERATURES = np.arange(25, 51) / 50
 OWN, PRIOR = 256, 64
-METHODS = ("calibrated", "bnpe_init", "brnpe", "rejection")
+METHODS = ("calibrated", "bnpe_init", "brnpe", "rejection", "bnpe_init/folds", "brnpe/folds", "nre/tempered")
 
 
 def points_of(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> Iterator[tuple[Tensor, ...]]:
@@ -151,12 +151,21 @@ def lines_of(problem: str, budget: int, run: int, method: str, pairs: int, devic
         yield base | {"way": "rejection ABC"} | flat("fresh", judged(rejection(theta, x, test, prior)), [1.0])
         return
     settings = dataclasses.replace(SMALL if method == "calibrated" else DEFAULT, compile=False)
+    row, _, how = method.partition("/")
     options: dict[str, Any] = {"calibrate": False} if method == "calibrated" else {"members": 5}
+    options |= {"": {}, "folds": {"folds": 5}, "tempered": {"folds": 5, "calibrate": True}}[how]
     fitted = eq.fit(
-        theta, x, prior=prior, method=method, settings=settings, seed=run, device=device, progress=False, **options
+        theta, x, prior=prior, method=row, settings=settings, seed=run, device=device, progress=False, **options
     )
     base |= {"seconds": time.monotonic() - started, "cpu_seconds": time.process_time() - cpu}
-    ways = {method: fitted}
+    if how == "tempered":  # a classifier: judged as it is, at the temperature that `eq.fit` chose
+        ds = eq.diagnose(fitted, test[0][:2000], test[1][:2000], progress=False).sel(member="mixture")
+        seen = {"rank": ds["rank"].values[None], "effective": np.full((1, 2000), float(ds["effective_samples"]))}
+        seen["log_prob"] = ds["log_prob"].values[None]
+        base |= {"members": 5, "calibration_seconds": 0.0, "chosen": fitted.temperature, "pairs": 2000}
+        yield base | {"way": "nre x 5, tempered"} | flat("fresh", judged(seen), [1.0])
+        return
+    ways = {method.replace("/", ", "): fitted}
     if method == "calibrated":
         groups = fitted.record["group"]
         ways |= {
@@ -167,7 +176,7 @@ def lines_of(problem: str, budget: int, run: int, method: str, pairs: int, devic
     for name, posterior in ways.items():
         fresh = judged(looked_at(posterior, *test, seed=run))
         line = base | {"way": name, "members": posterior.n_members} | flat("fresh", fresh, TEMPERATURES)
-        if method == "calibrated":
+        if "folds" in fitted.record:
             before = time.monotonic()
             fold = out_of_fold_view(posterior, theta, x, seed=run)
             line |= {"calibration_seconds": time.monotonic() - before}

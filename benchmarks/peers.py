@@ -1,7 +1,7 @@
 """Equipoise beside sbi and lampe: the same simulations, the same cores, one problem after another.
 
     python benchmarks/peers.py [--problems choose,slcp] [--budgets 1000,2000] [--methods equipoise,sbi-maf]
-                               [--threads 1] [--again] [--quick] [--out results/peers.csv]
+                               [--threads 1] [--again] [--quick] [--no-verdicts] [--out results/peers.csv]
 
 Each fit runs in a process of its own. Measured are
 
@@ -228,6 +228,8 @@ def ours(problem: Problem, pairs: Any, fresh: Any, keywords: dict[str, Any], opt
     with torch.no_grad():
         row |= scored(posterior.log_prob(*fresh)) | {"members": len(posterior.members), "leakage": 0.0}
         row["singles"] = sum(float(m.log_prob(*fresh).mean()) for m in posterior.members) / len(posterior.members)
+    if not options["verdicts"]:
+        return row
     begin = time.perf_counter()
     whole = eq.diagnose(posterior, *fresh, samples=128, progress=False).sel({"member": "mixture"})
     row |= {"verdict": str(whole["verdict"].item()), "coverage_auc": float(whole["coverage_auc"])}
@@ -264,6 +266,8 @@ def theirs(problem: Problem, pairs: Any, fresh: Any, method: str, options: dict[
         each = torch.stack([network.log_prob(theta, x) for network in networks]) - logs
         last: dict[str, Any] = {}
         try:
+            if not options["verdicts"]:
+                raise ValueError("verdicts are not wanted")
             whole = eq.diagnose(mixture(networks), theta, x, prior=problem.prior, samples=64, progress=False)
             last = {
                 "verdict": str(whole["verdict"].values[-1]),
@@ -293,6 +297,7 @@ def spawned(problem: str, budget: int, method: str, options: argparse.Namespace)
         file = Path(folder, "rows.json")
         words = ["--worker", str(file), "--problems", problem, "--budgets", str(budget), "--methods", method]
         words += ["--pairs", str(options.pairs), *(["--quick"] if options.quick else [])]
+        words += ["--no-verdicts"] if options.no_verdicts else []
         done = subprocess.run(
             [sys.executable, __file__, *words], cwd=folder, env=environment, capture_output=True, text=True
         )
@@ -326,6 +331,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2000, help="fresh pairs that judge")
     parser.add_argument("--again", action="store_true", help="compute also what is in the file")
     parser.add_argument("--quick", action="store_true", help="two networks and three epochs, to see that all runs")
+    parser.add_argument("--no-verdicts", action="store_true", help="measure times and densities alone")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "peers.csv")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -334,7 +340,7 @@ def main() -> int:
         parser.error(f"no method is called {', '.join(unknown)}; there are {', '.join(METHODS)}")
     budgets = [int(b) for b in options.budgets.split(",")]
     limits = {"networks": 2 if options.quick else NETWORKS, "epochs": 3 if options.quick else 2**31 - 1}
-    settings = limits | {"pairs": options.pairs, "quick": options.quick}
+    settings = limits | {"pairs": options.pairs, "quick": options.quick, "verdicts": not options.no_verdicts}
     if options.worker is not None:
         warnings.simplefilter("ignore")
         options.worker.write_text(json.dumps(work(problems[0], budgets[0], methods[0], settings)))
