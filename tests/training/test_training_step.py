@@ -16,13 +16,14 @@ from equipoise.support.devices import fixed_threads
 from equipoise.training import Member, loop
 from equipoise.training import step as training_step
 from equipoise.training.state import MemberState
-from equipoise.training.step import Plan, adam, limit
+from equipoise.training.step import Plan, update
 
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None) -> None:
+@pytest.mark.parametrize("loop", [True, False], ids=["loop", "tensors"])
+def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None, loop: bool) -> None:
     flat = torch.randn(3, 50)
     rates = torch.tensor([1e-3, 1e-2, 3e-4])
     state = MemberState.fresh(flat.clone(), 1e-3, epochs=1)
@@ -35,9 +36,10 @@ def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None) -> Non
     for step in range(20):
         gradient = torch.randn(3, 50, generator=torch.Generator().manual_seed(step))
         state.steps += 1
-        adam(
+        given = gradient.clone() if loop else gradient.T.contiguous().T  # the loop needs rows in one piece
+        update(
             state.weights,
-            gradient.clone() if clip is None else limit(gradient, ones, clip),
+            given,
             state.moment_1,
             state.moment_2,
             state.steps,
@@ -45,6 +47,7 @@ def test_the_step_is_torchs_adam(weight_decay: float, clip: float | None) -> Non
             state.active,
             ones,
             weight_decay,
+            clip,
         )
         for m, (row, optimiser) in enumerate(zip(rows, optimisers, strict=True)):
             row.grad = gradient[m].clone()

@@ -7,6 +7,7 @@ __all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable"]
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,11 +71,14 @@ def fixed_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """numba's compiler, keeping its results on disk where there is a place to write to."""
+def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """numba's compiler, with its options, keeping its results on disk where there is a place to write to."""
     import numba
 
+    if function is None:
+        return partial(compiled, **options)
+    options = {"nogil": True, "error_model": "numpy"} | options
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package nor the home directory is writable
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        return numba.njit(**options)(function)

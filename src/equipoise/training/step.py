@@ -17,12 +17,13 @@ included, is captured in a CUDA graph (`graphs`).
 
 from __future__ import annotations
 
-__all__ = ["Plan", "Program", "compiler_available", "log_ratios", "program_for", "step"]
+__all__ = ["Plan", "Program", "compiler_available", "log_ratios", "program_for", "step", "update"]
 
 import dataclasses
 import importlib.util
 import itertools
 import json
+import math
 import shutil
 import sysconfig
 import types
@@ -50,8 +51,7 @@ class Functions(NamedTuple):
 
     losses: Callable[..., tuple[Tensor, Tensor, Tensor]]
     ratios: Callable[..., Tensor]
-    limit: Callable[..., Tensor]
-    adam: Callable[..., None]
+    update: Callable[..., None]
 
 
 @dataclasses.dataclass
@@ -105,9 +105,7 @@ def step(
         weights = state.weights.detach().requires_grad_()
         total, loss, balance = run.losses(weights, code, x, state.kind, state.strength)
         (gradient,) = torch.autograd.grad(total, weights)
-        if settings.clip is not None:
-            gradient = run.limit(gradient, plan.trainable, settings.clip)
-        run.adam(
+        run.update(
             state.weights,
             gradient,
             state.moment_1,
@@ -117,6 +115,7 @@ def step(
             state.active,
             plan.trainable,
             settings.weight_decay,
+            settings.clip,
         )
     except Exception as error:  # whatever a compiler may raise, before anything has changed
         plan.program.retry_uncompiled(error, partial(step, plan, state, batches, size, (code, x)))
@@ -132,6 +131,34 @@ def log_ratios(program: Program, weights: Tensor, code: Tensor, x: Tensor) -> Te
         return program.functions.ratios(weights, code, x)
     except Exception as error:  # whatever a compiler may raise
         return program.retry_uncompiled(error, partial(log_ratios, program, weights, code, x))
+
+
+def update(
+    weights: Tensor,
+    gradient: Tensor,
+    moment_1: Tensor,
+    moment_2: Tensor,
+    steps: Tensor,
+    learning_rate: Tensor,
+    active: Tensor,
+    trainable: Tensor,
+    weight_decay: float,
+    clip: float | None,
+) -> None:
+    """Limit gradients and apply Adam over all weights `(M, P)`, in place; `steps` counts this one."""
+    arrays = (weights, gradient, moment_1, moment_2, trainable)
+    if all(type(t) is Tensor and t.device.type == "cpu" and t.is_contiguous() for t in arrays):
+        from . import adam_loop  # compiles
+
+        t = float(steps)
+        biases = 1 - BETA_1**t, math.sqrt(1 - BETA_2**t)
+        largest = math.inf if clip is None else clip
+        rate = torch.where(active, learning_rate, 0.0)
+        adam_loop.update(arrays, rate, (weight_decay, largest, BETA_1, BETA_2, EPS, *biases))
+        return
+    if clip is not None:
+        gradient = limit(gradient, trainable, clip)
+    adam(weights, gradient, moment_1, moment_2, steps, learning_rate, active, trainable, weight_decay)
 
 
 def limit(gradient: Tensor, trainable: Tensor, clip: float) -> Tensor:
@@ -154,7 +181,7 @@ def adam(
     trainable: Tensor,
     weight_decay: float,
 ) -> None:
-    """Adam over all weights `(M, P)`, in place; `steps` counts this one. Members that are not active get the rate 0."""
+    """Adam, with arguments as in `update`. Members that are not active get the rate 0."""
     gradient.mul_(trainable)
     moment_1.lerp_(gradient, 1 - BETA_1)
     moment_2.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
@@ -199,10 +226,20 @@ def program_for(
         loss, balance = objective_terms(ratios(weights, rolled, x), kinds, kind, strength)
         return loss.sum(), loss, balance
 
-    plain, fast = Functions(losses, ratios, limit, adam), None
+    plain, fast = Functions(losses, ratios, update), None
     if compiled:
         number = next(_NUMBERS)
-        fast = Functions(*(_over_members(torch.compile(_copy(f, number))) for f in plain))
+        fast_losses, fast_ratios, fast_limit, fast_adam = (
+            _over_members(torch.compile(_copy(f, number))) for f in (losses, ratios, limit, adam)
+        )
+
+        def fast_update(weights: Tensor, gradient: Tensor, *rest: Any) -> None:
+            *state, trainable, weight_decay, clip = rest
+            if clip is not None:
+                gradient = fast_limit(gradient, trainable, clip)
+            fast_adam(weights, gradient, *state, trainable, weight_decay)
+
+        fast = Functions(fast_losses, fast_ratios, fast_update)
     made = Program(kinds, plain, fast)
     if not own:
         _PROGRAMS[key] = made
