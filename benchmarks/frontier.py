@@ -37,16 +37,25 @@ from equipoise.training.crossfit import out_of_fold
 from equipoise.training.settings import DEFAULT, SMALL
 from problems import PROBLEMS
 
-TEMPERATURES = np.arange(25, 51) / 50
+TEMPERATURES = np.arange(15, 51) / 50
 OWN, PRIOR = 256, 64
-METHODS = ("calibrated", "bnpe_init", "brnpe", "rejection", "bnpe_init/folds", "brnpe/folds", "nre/tempered")
+METHODS = (
+    "calibrated",
+    "calibrated/20",
+    "bnpe_init",
+    "brnpe",
+    "rejection",
+    "bnpe_init/folds",
+    "brnpe/folds",
+    "nre/tempered",
+)
 
 
 def points_of(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> Iterator[tuple[Tensor, ...]]:
     """Log-ratios and log priors of draws of q and of the prior, of θ*, in pieces of the pairs."""
     q, prior = posterior.untempered(), posterior.prior
     gen = torch.Generator(posterior.device).manual_seed(seed)
-    size = (1 << (22 if posterior.device.type == "cuda" else 17)) // ((OWN + PRIOR) * posterior.n_members)
+    size = (1 << (23 if posterior.device.type == "cuda" else 17)) // ((OWN + PRIOR) * posterior.n_members)
     for low in range(0, len(theta), max(1, size)):
         here, truth = x[low : low + size].to(posterior.device), theta[low : low + size].to(posterior.device)
         known = posterior.observed(here)
@@ -150,19 +159,20 @@ def lines_of(problem: str, budget: int, run: int, method: str, pairs: int, devic
     if method == "rejection":
         yield base | {"way": "rejection ABC"} | flat("fresh", judged(rejection(theta, x, test, prior)), [1.0])
         return
-    settings = dataclasses.replace(SMALL if method == "calibrated" else DEFAULT, compile=False)
     row, _, how = method.partition("/")
-    options: dict[str, Any] = {"calibrate": False} if method == "calibrated" else {"members": 5}
-    options |= {"": {}, "folds": {"folds": 5}, "tempered": {"folds": 5, "calibrate": True}}[how]
+    settings = dataclasses.replace(SMALL if row == "calibrated" else DEFAULT, compile=False)
+    options: dict[str, Any] = {"calibrate": False} if row == "calibrated" else {"members": 5}
+    options |= {"": {}, "20": {"members": 20}, "folds": {"folds": 5}, "tempered": {"folds": 5, "calibrate": True}}[how]
     fitted = eq.fit(
         theta, x, prior=prior, method=row, settings=settings, seed=run, device=device, progress=False, **options
     )
     base |= {"seconds": time.monotonic() - started, "cpu_seconds": time.process_time() - cpu}
     if how == "tempered":  # a classifier: judged as it is, at the temperature that `eq.fit` chose
         ds = eq.diagnose(fitted, test[0][:2000], test[1][:2000], progress=False).sel(member="mixture")
-        seen = {"rank": ds["rank"].values[None], "effective": np.full((1, 2000), float(ds["effective_samples"]))}
+        rank = ds["rank"].values[None]
+        seen = {"rank": rank, "effective": np.full(rank.shape, float(ds["effective_samples"]))}
         seen["log_prob"] = ds["log_prob"].values[None]
-        base |= {"members": 5, "calibration_seconds": 0.0, "chosen": fitted.temperature, "pairs": 2000}
+        base |= {"members": 5, "calibration_seconds": 0.0, "chosen": fitted.temperature, "pairs": rank.shape[1]}
         yield base | {"way": "nre x 5, tempered"} | flat("fresh", judged(seen), [1.0])
         return
     ways = {method.replace("/", ", "): fitted}

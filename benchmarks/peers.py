@@ -8,7 +8,7 @@ Each fit runs in a process of its own. Measured are
 - CPU and wall seconds of the fit alone: not of imports, simulating and judging. CPU seconds include child processes.
 - the mean log posterior density of 2,000 fresh pairs, of single networks and of mixtures with equal weights. Densities
   are cut to the prior's support and renormalised, as sbi's `log_prob` and `sample` are.
-- the verdict of `eq.diagnose` on these pairs.
+- the verdict on these pairs: of `eq.diagnose` for peers, from weighted points (`frontier.py`) for Equipoise.
 
 sbi's NPE has its defaults (MAF or NSF, x z-scored, no embedding) and sees x flattened. lampe has no training loop:
 here its NPE trains a neural spline flow as in its tutorials (Adam at 1e-3, gradients clipped at 1, x and θ z-scored),
@@ -47,6 +47,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.support.randomness import integer, isolated
+from frontier import TEMPERATURES, judged, looked_at
 from problems import Problem, named, prior_entropy
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +55,7 @@ sys.path.append(str(HERE.parent / "results"))
 from speed import FIELDS, key_of, read, table  # noqa: E402
 
 #: Variants of Equipoise: what `eq.fit` is given beside simulations and prior.
-VARIANTS: dict[str, dict[str, Any]] = {"equipoise": {}}
+VARIANTS: dict[str, dict[str, Any]] = {"equipoise": {}, "equipoise-5": {"members": 5}}
 METHODS = (*VARIANTS, "sbi-maf", "sbi-nsf", "lampe-nsf")
 NETWORKS = 5
 #: Seeds of the simulations: those that train, and those that judge.
@@ -187,8 +188,11 @@ def cpu_seconds() -> float:
 
 def warm_up(method: str) -> None:
     """Import what a fit imports when it is first called: the packages, and what torch imports in its first step."""
-    if method in VARIANTS:
-        _ = eq.fit, eq.diagnose
+    if method in VARIANTS:  # numba compiles once per machine, and keeps what it compiled
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theta = torch.rand(64, 2)
+            eq.fit(theta, theta, prior=eq.BoxUniform([0, 0], [1, 1]), epochs=1, calibrate=False, progress=False)
     else:
         importlib.import_module({"sbi": "sbi.inference", "lampe": "lampe.inference"}[method.partition("-")[0]])
     layer = torch.nn.Linear(1, 1)
@@ -210,7 +214,7 @@ def work(problem: Problem, budget: int, method: str, options: dict[str, Any]) ->
     if problem.log_posterior is not None:
         common["exact"] = float(problem.log_posterior(fresh, fresh_x).double().mean())
     if method in VARIANTS:
-        common["version"] = importlib.metadata.version("equipoise")
+        common["version"] = eq.__version__
         rows = [ours(problem, (theta, x), (fresh, fresh_x), VARIANTS[method], options)]
     else:
         common["version"] = importlib.metadata.version(method.partition("-")[0])
@@ -225,14 +229,17 @@ def ours(problem: Problem, pairs: Any, fresh: Any, keywords: dict[str, Any], opt
     cpu, wall = cpu_seconds(), time.perf_counter()
     posterior = eq.fit(*pairs, prior=problem.prior, **{"progress": False, **limits, **keywords})
     row: dict[str, Any] = {"cpu_s": cpu_seconds() - cpu, "wall_s": time.perf_counter() - wall}
-    with torch.no_grad():
-        row |= scored(posterior.log_prob(*fresh)) | {"members": len(posterior.members), "leakage": 0.0}
-        row["singles"] = sum(float(m.log_prob(*fresh).mean()) for m in posterior.members) / len(posterior.members)
-    if not options["verdicts"]:
-        return row
     begin = time.perf_counter()
-    whole = eq.diagnose(posterior, *fresh, samples=128, progress=False).sel({"member": "mixture"})
-    row |= {"verdict": str(whole["verdict"].item()), "coverage_auc": float(whole["coverage_auc"])}
+    seen = looked_at(posterior, *fresh, seed=0)
+    at = int(abs(TEMPERATURES - posterior.temperature).argmin())
+    found = judged({name: values[at : at + 1] for name, values in seen.items()})
+    verdict = "overconfident" if found["p_over"] <= 0.05 else "inconclusive"
+    if verdict == "inconclusive" and found["p_cert"] <= 0.05:
+        verdict = "certified conservative"
+    with torch.no_grad():
+        singles = [float(m.log_prob(*fresh).mean()) for m in posterior.tempered(1.0).members]
+    row |= scored(torch.from_numpy(seen["log_prob"][at])) | {"members": len(singles), "leakage": 0.0}
+    row |= {"singles": sum(singles) / len(singles), "verdict": verdict, "coverage_auc": float(found["auc"][0])}
     return row | {"judge_s": time.perf_counter() - begin}
 
 

@@ -155,7 +155,11 @@ def train_stack(
                 # The first epoch sets things up, and its time says nothing about others.
                 pace = float(seconds[max(1, epoch - RECENT) : epoch].mean())
                 left = [pace * n for n in epochs_left(state, settings, epoch)]
-                early = settings.early_stop and bool((state.learning_rate == settings.learning_rate).all())
+                early = (
+                    settings.schedule == "plateau"
+                    and settings.early_stop
+                    and bool((state.learning_rate == settings.learning_rate).all())
+                )
                 note, ended = _note(state, len(all_members.weights)), not bool(active.any())
                 bar.advance(len(new), note, ended, (math.nan, math.nan) if early else (left[0], left[1]))
                 cost, saved = COMPILING.get(device.type, COMPILING["cuda"])
@@ -220,6 +224,9 @@ def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int,
     rest = settings.epochs - done
     if not settings.early_stop:
         return rest, rest
+    if settings.schedule == "cycle":
+        least = int(((settings.patience + 1 - state.bad_epochs) * state.active).max())
+        return min(rest, least), rest
     falls = (settings.min_learning_rate / state.learning_rate).log() / math.log(settings.factor)
     rates = 1 + (falls - 1e-3).ceil().clamp(min=0)
     least = min(rest, int(((rates * (settings.patience + 1) - state.bad_epochs) * state.active).max()))
@@ -248,7 +255,7 @@ def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, se
     active = state.active.clone()
     finite = validation.isfinite() & train.isfinite()
     improved = active & finite & (validation < state.best_loss)
-    state.best_weights.copy_(torch.where(improved.unsqueeze(1), state.weights, state.best_weights))
+    state.best_weights.copy_(torch.where(improved.unsqueeze(1), state.judged, state.best_weights))
     state.best_loss.copy_(torch.where(improved, validation, state.best_loss))
     state.best_epoch.copy_(torch.where(improved, state.epoch, state.best_epoch))
 
@@ -259,6 +266,8 @@ def apply_plateau_rule(state: MemberState, train: Tensor, validation: Tensor, se
     bad = torch.where(better, 0, state.bad_epochs + 1)
     due = bad > settings.patience
     at_minimum = state.learning_rate <= settings.min_learning_rate * (1 + 1e-6)
+    if settings.schedule == "cycle":  # whose rates are known, and have no minimum to wait for
+        at_minimum = torch.ones_like(at_minimum)
     lower = (state.learning_rate * settings.factor).clamp(min=settings.min_learning_rate)
     state.learning_rate.copy_(torch.where(active & due & ~at_minimum, lower, state.learning_rate))
     state.bad_epochs.copy_(torch.where(active, torch.where(due, 0, bad), state.bad_epochs))
@@ -273,7 +282,7 @@ def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor,
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
     n, kinds = plan.rolled.shape[1], plan.program.kinds
     pieces = [
-        log_ratios(plan.program, state.weights, *batches.validation_batch(low, plan.rolled))
+        log_ratios(plan.program, state.judged, *batches.validation_batch(low, plan.rolled))
         for low in range(0, n, plan.batch)
     ]
     h = torch.cat(pieces, dim=2)[:, :, :n]

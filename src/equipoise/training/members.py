@@ -117,6 +117,7 @@ def stack_inputs(
         torch.cat(first).to(dtype),
         settings.learning_rate,
         settings.epochs,
+        averaged=settings.average > 0,
         kind=torch.tensor(objective_kinds(objectives)[1]),
         strength=torch.tensor([o.strength for o in objectives], dtype=dtype),
         absolute=torch.tensor([o.can_be_negative if mode == "auto" else mode == "absolute" for o in objectives]),

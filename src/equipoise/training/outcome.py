@@ -42,7 +42,7 @@ def posterior_of(
     if state.best_epoch[k] < 0:
         return None
     keep = member.keep or settings.keep
-    weights = state.weights if keep == "last" and not state.diverged[k] else state.best_weights
+    weights = state.judged if keep == "last" and not state.diverged[k] else state.best_weights
     stack = net.layout.cut(weights[k : k + 1].to(device))
     record = {
         "method": dataclasses.asdict(member.method),

@@ -20,6 +20,7 @@ from equipoise.support.checks import finite_number, one_of, true_or_false, whole
 STEPS_PER_EPOCH = 4
 
 CHOICES = {
+    "schedule": ("plateau", "cycle"),
     "threshold_mode": ("auto", "relative", "absolute"),
     "keep": ("best", "last"),
     "validation": ("whole", "batches"),
@@ -34,7 +35,11 @@ class Settings:
     Arguments:
         epochs: at most this many.
         batch_size: pairs in a batch; None for 256, or for fewer where an epoch would have fewer than 4 steps.
-        learning_rate: of Adam, at the start.
+        learning_rate: of Adam, at the start, or at the peak of a cycle.
+        schedule: "plateau": the learning rate falls whenever the validation loss stops improving. "cycle": it rises to
+            `learning_rate` and falls to 0 over `epochs`; a member without improvement over `patience` stops.
+        average: validate and keep an exponential average of the weights, of which each step keeps this share; 0 for
+            the weights themselves.
         factor: what the learning rate is multiplied by on a plateau.
         patience: epochs without improvement that make a plateau.
         min_learning_rate: where the learning rate stops falling; None for a hundredth of `learning_rate`.
@@ -58,6 +63,8 @@ class Settings:
     epochs: int = 500
     batch_size: int | None = None
     learning_rate: float = 1e-3
+    schedule: str = "plateau"
+    average: float = 0.0
     factor: float = 0.1
     patience: int = 10
     min_learning_rate: float = None  # type: ignore[assignment]  # set below
@@ -78,6 +85,7 @@ class Settings:
             "epochs": whole_number("epochs", self.epochs, least=1),
             "patience": whole_number("patience", self.patience),
             "learning_rate": finite_number("learning_rate", self.learning_rate, above=0),
+            "average": finite_number("average", self.average, least=0, below=1),
             "factor": finite_number("factor", self.factor, above=0, below=1),
             "threshold": finite_number("threshold", self.threshold, least=0),
             "weight_decay": finite_number("weight_decay", self.weight_decay, least=0),
@@ -112,7 +120,9 @@ RELEASED = dataclasses.replace(
 
 
 #: Of the small networks behind `eq.fit`'s default, whose batch leaves an epoch `SMALL_STEPS` steps.
-SMALL = dataclasses.replace(DEFAULT, learning_rate=2e-3, min_learning_rate=2e-5)
+SMALL = dataclasses.replace(
+    DEFAULT, epochs=100, schedule="cycle", learning_rate=6e-3, min_learning_rate=6e-5, average=0.98, patience=8
+)
 SMALL_STEPS = 12
 
 

@@ -28,6 +28,7 @@ class MemberState:
     weights: Tensor  # (M, P)
     moment_1: Tensor  # (M, P) Adam's mean of gradients
     moment_2: Tensor  # (M, P) Adam's mean of their squares
+    average: Tensor  # (M, P) of the weights over the last steps, or (M, 0) where none is kept
     steps: Tensor  # () how many steps were taken
     loss_sum: Tensor  # (M,) over the steps of the epoch so far
     balance_sum: Tensor  # (M,)
@@ -52,7 +53,9 @@ class MemberState:
     fold: Tensor  # (M,) which table of rows a member reads
 
     @staticmethod
-    def fresh(weights: Tensor, learning_rate: float, epochs: int, **fixed: Tensor) -> MemberState:
+    def fresh(
+        weights: Tensor, learning_rate: float, epochs: int, averaged: bool = False, **fixed: Tensor
+    ) -> MemberState:
         """The state before the first step, of weights `(M, P)` that are changed in place, with room for `epochs`;
         `fixed` is what stays as it is, each with shape `(M,)`, 0 where not given.
         """
@@ -65,6 +68,7 @@ class MemberState:
             weights=weights,
             moment_1=torch.zeros_like(weights),
             moment_2=torch.zeros_like(weights),
+            average=weights.clone() if averaged else weights.new_empty(len(weights), 0),
             steps=weights.new_zeros(()),
             loss_sum=row.clone(),
             balance_sum=row.clone(),
@@ -80,6 +84,11 @@ class MemberState:
             history=weights.new_full((len(weights), len(HISTORY), epochs), float("nan")),
             **(constant | fixed),
         )
+
+    @property
+    def judged(self) -> Tensor:
+        """The weights that are validated and kept, `(M, P)`: their average, or those of the last step."""
+        return self.average if self.average.shape[1] else self.weights
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""

@@ -44,6 +44,8 @@ from .settings import Settings
 from .state import MemberState
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+#: The share of a cycle in which the learning rate rises.
+WARM_UP = 0.15
 
 
 class Functions(NamedTuple):
@@ -101,6 +103,9 @@ def step(
     """Train all members on their next `size` pairs, or on a batch that was taken earlier, in place."""
     code, x = taken or batches.take(size)
     run, settings = plan.program.functions, plan.settings
+    if settings.schedule == "cycle":
+        part = (state.steps + 0.5) / (settings.epochs * len(plan.sizes))
+        state.learning_rate.copy_((settings.learning_rate * cycle(part)).expand_as(state.learning_rate))
     try:
         weights = state.weights.detach().requires_grad_()
         total, loss, balance = run.losses(weights, code, x, state.kind, state.strength)
@@ -121,8 +126,25 @@ def step(
         plan.program.retry_uncompiled(error, partial(step, plan, state, batches, size, (code, x)))
         return
     state.steps += 1
+    if settings.average:  # over fewer steps while there are few
+        kept = ((1 + state.steps) / (10 + state.steps)).clamp(max=settings.average)
+        state.average.lerp_(state.weights, 1 - kept)
     state.loss_sum += loss.detach()
     state.balance_sum += balance.detach()
+
+
+def cycle(part: Tensor) -> Tensor:
+    """The learning rate relative to its peak after a part of a training: linear up, then half a cosine down to 0.
+
+    Large steps in the middle reach a flat region quickly, and the long way down settles there. With a peak four times
+    as high as a constant rate could be, 60 epochs give what 120 did on plateaus.
+
+    Example:
+        >>> cycle(torch.tensor([0.0, 0.15, 1.0]))
+        tensor([0., 1., 0.])
+    """
+    down = 0.5 + 0.5 * (math.pi * ((part - WARM_UP) / (1 - WARM_UP)).clamp(0, 1)).cos()
+    return torch.minimum(part / WARM_UP, down)
 
 
 def log_ratios(program: Program, weights: Tensor, code: Tensor, x: Tensor) -> Tensor:
