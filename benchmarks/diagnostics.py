@@ -2,6 +2,7 @@
 
     python benchmarks/diagnostics.py                  # CPU: sbi's and lampe's flows, lampe's classifier, with accuracy
     python benchmarks/diagnostics.py --device cuda    # GPU: 40 members × 10,000 pairs, and lampe's way on the same GPU
+    python benchmarks/diagnostics.py --cost           # what judging, calibrating and tempering cost on a CPU, per pair
 
 Networks have the paper's sizes on SLCP (flow: 3 transforms, 3 × 256; classifier: 6 × 256). Peers that would take many
 minutes are run on fewer pairs, which is stated; times are per pair, so that they compare. On the GPU lampe's loop is
@@ -42,7 +43,13 @@ def main() -> None:
     parser.add_argument(
         "--busy", action="store_true", help="count CPU seconds of one thread: for a machine that others use"
     )
+    parser.add_argument("--cost", action="store_true", help="milliseconds of one core, without peers")
+    parser.add_argument("--many", type=int, default=0, help="with --cost, judge so many pairs once, with all threads")
     options = parser.parse_args()
+    if options.cost:
+        warnings.simplefilter("ignore")
+        cost(options)
+        return
     if options.busy:
         global clock
         clock = time.process_time
@@ -106,6 +113,52 @@ def cpu(options: argparse.Namespace) -> None:
         row(f"equipoise, {words}", options.pairs, *cells)
     print("\nratio: of a flow, how many times slower than the first row; of a classifier, how many times faster")
     print("error of a rank: root mean square, against a grid of 300 × 300, packed around 0 for the ideal classifier")
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Process time of one thread, per pair or observation; medians of three, and 1,000 draws once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    task = eq.task("slcp")
+    train, test = simulated(task, 1024, 0), simulated(task, options.pairs, 1)
+    small = eq.METHODS["npe"].but(start="prior", hidden=(128, 128), bins=4)
+
+    def spent(run: Callable[[], object], repeats: int = 3) -> float:
+        """Milliseconds a pair."""
+        run()
+        found = []
+        for _ in range(repeats):
+            began = time.process_time()
+            run()
+            found.append(1000 * (time.process_time() - began) / options.pairs)
+        return float(np.median(found))
+
+    for words, method in (("3 × 256 units", "bnpe_init"), ("2 × 128 units, 4 bins", small)):
+        five = eq.fit(*train, prior=task.prior, method=method, members=5, epochs=2, seed=0, progress=False)
+        one, warm = five.members[0], five.tempered(0.8)
+        print(f"\n{words}: milliseconds of one core a pair, SLCP, {options.pairs} pairs\n")
+        row("draws", "one member", "five members, mixture=False", "five and their mixture", "the same, tempered to 0.8")
+        row(*["---"] * 5)
+        for samples in (64, 128, 256, 1000):
+            judge = partial(eq.diagnose, theta=test[0], x=test[1], samples=samples, progress=False)
+            runs = (one, {}), (five, {"mixture": False}), (five, {}), (warm, {})
+            repeats = 1 if samples == 1000 else 3
+            row(samples, *(f"{spent(partial(judge, q, **more), repeats):.1f}" for q, more in runs))
+        print()
+        row("tempered to", "log_prob", "100 draws", "eq.calibrate, once")
+        row(*["---"] * 4)
+        for t in (0.8, 0.5):
+            warm = five.tempered(t)
+            runs = (lambda q=warm: q.log_prob(*test)), (lambda q=warm: q.sample_batched((100,), test[1], seed=0))
+            both = [f"{spent(run, 1):.1f}" for run in runs]
+            calibrated = partial(eq.calibrate, five, *test, progress=False)
+            row(t, *both, f"{spent(calibrated, 1):.1f}" if t == 0.8 else "")
+        if options.many:
+            torch.set_num_threads(threads)
+            pairs = simulated(task, options.many, 2)
+            elapsed = seconds(partial(eq.diagnose, five, *pairs, progress=False))
+            print(f"\n{options.many} pairs with {threads} threads: {elapsed:.0f} s")
+            torch.set_num_threads(1)
 
 
 def gpu(options: argparse.Namespace) -> None:

@@ -13,9 +13,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.networks import Flat, Flow
+from equipoise.networks import Flat, Flow, flow_kernels
 from equipoise.networks.spline import spline_forward, spline_inverse
 from equipoise.priors import Prior
+from equipoise.support.devices import fixed_threads
 
 FEATURES = 3
 
@@ -88,6 +89,56 @@ def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tup
         inside = prior.contains(want)
         own = reference.log_prob(want)[inside] - prior.log_prob(want)[inside]
         torch.testing.assert_close(draws_ratio[m][inside], own, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("dim", "hidden", "bins", "draws"),
+    [(1, (8, 24), 4, 40), (2, (32, 31), 8, 12), (3, (17,), 2, 300), (5, (9, 12, 7), 4, 40)],
+)
+def test_compiled_loops_in_single_precision_are_zukos(
+    dim: int, hidden: tuple[int, ...], bins: int, draws: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of observations, and of the draws of one; those at the end are smaller."""
+    monkeypatch.setattr(flow_kernels, "BLOCK", 100)
+    prior, x, seeds = priors(dim)["box"], torch.randn(6, FEATURES), (5, 6, 7)
+    flow = Flow(prior, Flat((FEATURES,)), hidden=hidden, bins=bins)
+    p = flow.init([(seed, 0) for seed in seeds], [torch.zeros(FEATURES)] * 3, [torch.ones(FEATURES)] * 3)
+    theta, noise = prior.sample((draws, 6)), 2 * torch.randn(3, draws, 6, dim)
+    single, code = {name: w.float() for name, w in p.items()}, flow.encode(theta).float()[None]
+    features = flow.embed(single, x.float()[None])
+    with torch.no_grad(), fixed_threads(threads):
+        ratio = flow.ratio(single, code, features)
+        points, points_ratio = flow.sample(single, features, noise.float())
+    assert ratio.dtype == points.dtype == torch.float32
+    for m, seed in enumerate(seeds):
+        torch.manual_seed(seed)
+        shape = {"transforms": 3, "hidden_features": hidden, "bins": bins}
+        reference = zuko.flows.NSF(dim, FEATURES, **shape, activation=nn.SELU)(x)
+        want = reference.log_prob(theta) - prior.log_prob(theta)
+        torch.testing.assert_close(ratio[m].double(), want, rtol=1e-4, atol=1e-4)
+        want = reference.transform.inv(noise[m])
+        torch.testing.assert_close(points[m].double(), want, rtol=1e-4, atol=1e-4)
+        inside = prior.contains(want)
+        own = reference.log_prob(want)[inside] - prior.log_prob(want)[inside]
+        torch.testing.assert_close(points_ratio[m].double()[inside], own, rtol=1e-4, atol=1e-3)
+
+
+def test_compiled_loops_keep_what_is_not_a_number_to_its_member() -> None:
+    flow, p = make(priors(2)["gaussian"], "prior", "standard")
+    single = {name: w.float() for name, w in p.items()}
+    single["flow.1.1.bias"][1, 3] = torch.nan
+    code = flow.encode(priors(2)["gaussian"].sample((20, 4))).float()[None]
+    with torch.no_grad():
+        ratio = flow.ratio(single, code, flow.embed(single, torch.randn(1, 4, FEATURES).float()))
+    assert ratio[0].isfinite().all() and ratio[1].isnan().all()
+
+
+def test_exponential_of_the_compiled_loops() -> None:
+    at = np.linspace(-86.9, 87.9, 20_001, dtype=np.float32)
+    found = np.array([flow_kernels._exp(v) for v in at], float)
+    np.testing.assert_allclose(found, np.exp(at.astype(float)), rtol=2e-7)
+    assert flow_kernels._exp(np.float32(-1e9)) < 1e-37 and math.isnan(flow_kernels._exp(np.float32(np.nan)))
 
 
 def test_spline_is_zukos_inside_and_outside_its_domain() -> None:

@@ -267,9 +267,11 @@ def ranks_of(
     inside = log_prior.isfinite()
     at = torch.where(inside.unsqueeze(-1), points, broad[:1])
     ratio = (q.at(at, x) - log_z).double()
-    z = prior.to_normal(at) if mapped else at
-    density = -0.5 * z.double().square().sum(-1) if mapped else prior.log_prob(at).double()
-    terms = [g.log_over_prior(z.unsqueeze(0), density.unsqueeze(0), mapped)[0] for g in gaussians]
+    terms = []
+    if gaussians:
+        z = prior.to_normal(at) if mapped else at
+        density = -0.5 * z.double().square().sum(-1) if mapped else prior.log_prob(at).double()
+        terms = [g.log_over_prior(z.unsqueeze(0), density.unsqueeze(0), mapped)[0] for g in gaussians]
     terms = [torch.zeros_like(ratio), *terms] if own is None else [ratio, torch.zeros_like(ratio), *terms]
     log_g = torch.stack([term + math.log(n) for term, n in zip(terms, counts, strict=True)]).logsumexp(0)
     log_p = log_prior.double()

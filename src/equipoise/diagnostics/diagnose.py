@@ -35,7 +35,10 @@ from .uniformity import tarp_references
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
 EVALUATION_BYTES = 8192
-#: Evaluations in one call on a CPU: as many as leave a network's activations in its cache.
+#: Bytes that are held of an evaluation of a flow on a CPU, once it is made: points, densities and what ranks need.
+VALUE_BYTES = 1024
+#: Evaluations of a classifier in one call on a CPU: as many as leave a network's activations in its cache. A flow cuts
+#: its points itself.
 AT_ONCE = 1 << 13
 #: The cells of one posterior take as much memory as this many evaluations.
 CELLS_AS_POINTS = 512
@@ -226,13 +229,15 @@ def _over_pairs(
 
 def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
     """How many pairs go together, and how many evaluations of a member one call may ask for."""
-    bound = memory or _bound(s.device)
+    bound, on_cpu = memory or _bound(s.device), s.device.type == "cpu"
     limit = max(1, bound // EVALUATION_BYTES)
     if s.pairs_at_once is not None:
         return s.pairs_at_once, limit
-    at_once = min(limit, AT_ONCE) if s.device.type == "cpu" else limit
-    embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // EVALUATION_BYTES
-    return max(1, min(len(x), limit // (s.n_members * points + embedding))), at_once
+    flow = on_cpu and s.kind == "flow"
+    each = VALUE_BYTES if flow else EVALUATION_BYTES
+    embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // each
+    size = max(1, min(len(x), bound // each // (s.n_members * points + embedding)))
+    return size, limit if flow or not on_cpu else min(limit, AT_ONCE)
 
 
 def _bound(device: torch.device) -> int:
@@ -252,7 +257,8 @@ def _test_ratios(
     its own mixture.
     """
     theta, x = checked_pairs(theta, x, s)
-    size, _ = _batch_size(s, x, 2, memory)
+    size, limit = _batch_size(s, x, 2, memory)
+    size = min(size, max(1, limit // (2 * s.n_members)))
     theta = theta.to(s.device, s.dtype or theta.dtype)
     before = theta.roll(1, 0)
     parts: list[tuple[Array, ...]] = []

@@ -43,7 +43,7 @@ from equipoise.support.randomness import isolated, undisturbed
 
 from .embeddings import Embedding
 from .network import Network
-from .spline import BOUND
+from .spline import BOUND, plain_on_cpu
 from .stacked_weights import StackedWeights, dense, selu
 from .univariate import UNIVARIATE
 
@@ -51,6 +51,8 @@ STARTS = ("random", "prior", "prior_base")
 INITS = ("standard", "scaled", "identity")
 #: From this many θ per x on, what a hypernetwork computes from x alone is computed once.
 FEW = 4
+#: And from this many on, a CPU does it with compiled loops over the θ of an x.
+MANY = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,18 +138,22 @@ class Flow(Network):
         """The coordinates u and, last, what to add to log base(T(u)) + log|T'(u)| to get the log-ratio."""
         if self.start == "prior":
             u = self.prior.to_normal(theta).to(theta.dtype)
-            offset = -_log_normal(u)
         elif self.start == "prior_base":
             u = BOUND * (2 * self.prior.to_uniform(theta).to(theta.dtype) - 1)
-            offset = torch.zeros_like(u[..., 0])
         else:
-            scale = self.theta_scale.to(theta)
-            u = (theta - self.theta_loc.to(theta)) / scale
-            log_prior = self.prior.log_prob(theta).to(theta)
-            # Outside the support the ratio is not defined; callers who may ask there look at the support first.
-            log_prior = torch.where(log_prior.isfinite(), log_prior, 0.0)
-            offset = -scale.log().expand(self.dim).sum() - log_prior
-        return torch.cat([u, offset.unsqueeze(-1)], dim=-1)
+            u = (theta - self.theta_loc.to(theta)) / self.theta_scale.to(theta)
+        return torch.cat([u, self._offset(u, theta).unsqueeze(-1)], dim=-1)
+
+    def _offset(self, u: Tensor, theta: Tensor) -> Tensor:
+        """What to add to log base(T(u)) + log|T'(u)|, with shape `(*,)`, from θ and its coordinates."""
+        if self.start == "prior":
+            return -_log_normal(u)
+        if self.start == "prior_base":
+            return torch.zeros_like(u[..., 0])
+        log_prior = self.prior.log_prob(theta).to(theta)
+        # Outside the support the ratio is not defined; callers who may ask there look at the support first.
+        log_prior = torch.where(log_prior.isfinite(), log_prior, 0.0)
+        return -self.theta_scale.to(theta).log().expand(self.dim).sum() - log_prior
 
     def decode(self, u: Tensor) -> Tensor:
         """θ from its coordinates: the inverse of `encode`'s first part."""
@@ -190,15 +196,12 @@ class Flow(Network):
     def ratio(self, p: StackedWeights, code: Tensor, features: Tensor) -> Tensor:
         u, offset = code[..., : self.dim], code[..., self.dim]
         u = u.expand(features.shape[0], *u.shape[1:])
-        many = u[0, ..., 0].numel() >= FEW * features.shape[1] and not torch.is_grad_enabled()
+        if u[0, ..., 0].numel() >= FEW * features.shape[1] and not torch.is_grad_enabled():
+            u, log_slope = self._carried(p, u, features)
+            return offset + log_slope + self._log_base(u)
         for t, shared in enumerate(self._shared(p, features)):
-            if many:
-                u, log_slope = self._walked(p, t, u, shared)
-                offset = offset + log_slope
-            else:
-                forward = UNIVARIATE[self.univariate].forward
-                u, log_slopes = forward(u, self._numbers(p, t, u, shared), self.bins)
-                offset = offset + log_slopes.sum(-1)
+            u, log_slopes = UNIVARIATE[self.univariate].forward(u, self._numbers(p, t, u, shared), self.bins)
+            offset = offset + log_slopes.sum(-1)
         return offset + self._log_base(u)
 
     def sample(self, p: StackedWeights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,12 +216,26 @@ class Flow(Network):
             θ with shape `(M, *S, N, D)` and log q(θ|x) - log p(θ) with shape `(M, *S, N)`; for a flow that can leak
             the ratio is taken as if log p were 0 outside the support.
         """
-        v, log_slopes = noise, noise.new_zeros(noise.shape[:-1])
-        for t, shared in reversed(list(enumerate(self._shared(p, features)))):
-            v, log_slope = self._walked(p, t, v, shared, inverse=True)
-            log_slopes = log_slopes + log_slope
+        v, log_slopes = self._carried(p, noise, features, inverse=True)
         theta = self.decode(v)
-        return theta, self._log_base(noise) + log_slopes + self.encode(theta)[..., self.dim]
+        return theta, self._log_base(noise) + log_slopes + self._offset(v, theta)
+
+    def _carried(self, p: StackedWeights, v: Tensor, features: Tensor, inverse: bool = False) -> tuple[Tensor, Tensor]:
+        """All transforms, or their inverses, at v with shape `(M, *S, N, D)`; and the log|T'| in all, `(M, *S, N)`."""
+        steps = list(enumerate(self._shared(p, features)))
+        steps = steps[::-1] if inverse else steps
+        plain = plain_on_cpu(v, features) and v.dtype == torch.float32 and not torch.is_grad_enabled()
+        if self.univariate == "spline" and plain and v[0, ..., 0].numel() >= MANY * features.shape[1]:
+            from .flow_kernels import SortedTransform, carried
+
+            stages = self._stages(v.device)
+            ready = [SortedTransform.of(p, f"flow.{t}", stages[t], shared, self._size) for t, shared in steps]
+            return carried(ready, v, self.bins, inverse=inverse)
+        log_slopes = v.new_zeros(v.shape[:-1])
+        for t, shared in steps:
+            v, log_slope = self._walked(p, t, v, shared, inverse)
+            log_slopes = log_slopes + log_slope
+        return v, log_slopes
 
     @cached_property
     def _stages_by_device(self) -> dict[torch.device, list[tuple[list[int], list[list[Tensor]]]]]:
@@ -245,7 +262,7 @@ class Flow(Network):
                     mask = mask if counts else mask[:, : self.dim]
                     sees = (mask.float() @ sees > 0).float()
                 counts.append(sees.sum(1))
-            order = counts.pop()[:: self._size] if self.dim > 1 else torch.zeros(1)
+            order = counts.pop()[:: self._size]
             groups = [[(count == k).nonzero().squeeze(1).to(device) for k in range(self.dim)] for count in counts]
             stages.append((order.argsort().tolist(), groups))
         self._stages_by_device[device] = stages

@@ -16,7 +16,7 @@ Plain tensors on a CPU go through the compiled loops of `spline_kernels` instead
 
 from __future__ import annotations
 
-__all__ = ["spline_forward", "spline_inverse"]
+__all__ = ["plain_on_cpu", "spline_forward", "spline_inverse"]
 
 import math
 
@@ -71,7 +71,7 @@ def _log_slope(xi: Tensor, d0: Tensor, d1: Tensor, s: Tensor, inside: Tensor) ->
 
 def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
     """The spline and the logarithm of its derivative, at x with shape `(*,)`; phi has shape `(*, 3K - 1)`."""
-    if not _plain_on_cpu(x, phi):
+    if not plain_on_cpu(x, phi):
         return forward_of_tensors(x, phi, bins, slope)
     from . import spline_kernels as kernels
 
@@ -82,14 +82,14 @@ def spline_forward(x: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -
 
 def spline_inverse(y: Tensor, phi: Tensor, bins: int = 8, slope: float = 1e-3) -> tuple[Tensor, Tensor]:
     """The inverse of `spline_forward`, and the logarithm of the *forward* derivative at the point found."""
-    if not _plain_on_cpu(y, phi) or (torch.is_grad_enabled() and (y.requires_grad or phi.requires_grad)):
+    if not plain_on_cpu(y, phi) or (torch.is_grad_enabled() and (y.requires_grad or phi.requires_grad)):
         return inverse_of_tensors(y, phi, bins, slope)
     from . import spline_kernels as kernels
 
     return kernels.evaluated(y, phi, bins, slope, inverse=True)
 
 
-def _plain_on_cpu(value: Tensor, phi: Tensor) -> bool:
+def plain_on_cpu(value: Tensor, phi: Tensor) -> bool:
     """Whether both are arrays of one precision in memory, and no compiler or transform of functions looks on."""
     return (
         not torch.compiler.is_compiling()

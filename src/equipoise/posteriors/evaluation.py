@@ -28,7 +28,8 @@ from .weighted import LogRatio, prior_points
 
 #: Pairs that are evaluated at once, members counted, on a CPU and on a GPU.
 CHUNK = {"cpu": 1 << 16, "cuda": 1 << 20}
-#: Evaluations in one call of a network: on a CPU, as many as leave their activations in its cache.
+#: Evaluations in one call of a classifier: on a CPU, as many as leave their activations in its cache. A flow cuts its
+#: points itself.
 AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}
 #: So many numbers of x take as much memory to embed as an evaluation does: 64 copies of 4 bytes against 2 KiB.
 EMBEDDED = 8
@@ -86,7 +87,7 @@ def log_ratio_of(network: Network, stack: StackedWeights) -> LogRatio:
 
     def log_ratio(theta: Tensor, features: Tensor) -> Tensor:
         codes, of = network.encode(theta), features.movedim(1, 0)
-        return torch.cat([network.ratio(stack, c, of) for c in codes.split(_height(of), dim=1)], 1)
+        return torch.cat([network.ratio(stack, c, of) for c in codes.split(_height(network, of), dim=1)], 1)
 
     return log_ratio
 
@@ -115,7 +116,7 @@ def member_ratios(network: Network, stack: StackedWeights, theta: Tensor, inside
     return torch.cat([log_ratio(t, network.embed(stack, o.unsqueeze(0)).movedim(0, 1)) for t, o in pieces], 2)
 
 
-def _height(features: Tensor) -> int:
+def _height(network: Network, features: Tensor) -> int:
     """How many rows of θ go through a network in one call, for features with shape `(M, B, C)`."""
-    members, batch = features.shape[:2]
-    return max(1, AT_ONCE.get(features.device.type, AT_ONCE["cpu"]) // (members * batch))
+    (members, batch), limits = features.shape[:2], CHUNK if network.kind == "flow" else AT_ONCE
+    return max(1, limits.get(features.device.type, limits["cpu"]) // (members * batch))
