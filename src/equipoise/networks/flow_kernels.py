@@ -38,7 +38,7 @@ from .spline import BOUND
 from .stacked_weights import StackedWeights, dense, selu
 
 #: Points whose activations are held at once, and points whose splines are.
-BLOCK, WIDTH = 1 << 12, 128
+BLOCK, WIDTH = 1 << 11, 128
 #: Of the SELU.
 SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772
 
