@@ -234,7 +234,7 @@ def _as_float(context: Any, bits: Any) -> Any:
 
 _F = np.float32
 #: Sums of products are rounded once, where the processor can.
-fused = functools.partial(compiled, fastmath={"contract"})
+fused = compiled(fastmath={"contract"})
 
 
 @fused
