@@ -77,8 +77,8 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     if function is None:
         return partial(compiled, **options)
-    options = {"nogil": True, "error_model": "numpy"} | options
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **settings)(function)
     except RuntimeError:  # neither the package nor the home directory is writable
-        return numba.njit(**options)(function)
+        return numba.njit(**settings)(function)
