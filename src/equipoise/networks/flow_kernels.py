@@ -222,8 +222,7 @@ def _workers(threads: int, process: int) -> ThreadPoolExecutor:
     return pool
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _as_float(context: Any, bits: Any) -> Any:
+def _float_of_bits(context: Any, bits: Any) -> Any:
     """The float32 with the bits of an int32."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -232,6 +231,7 @@ def _as_float(context: Any, bits: Any) -> Any:
     return types.float32(types.int32), code
 
 
+_as_float: Any = intrinsic(_float_of_bits)
 _F = np.float32
 #: Sums of products are rounded once, where the processor can.
 fused = compiled(fastmath={"contract"})
