@@ -66,9 +66,8 @@ def test_it_is_saved_whole(fitted: eq.Posterior, tmp_path: Path) -> None:
 def test_weights_follow_the_score(fitted: eq.Posterior) -> None:
     """A group that is far worse at its out-of-fold pairs is left out."""
     worse = fitted._with(1.0, None)
-    bad = [m for m, g in enumerate(worse.record["group"]) if g == 1]
     stack = {n: w.clone() for n, w in worse.stack.items()}
-    stack["x_loc"][bad] += 5.0  # they see observations that are shifted far away
+    stack["1.x_loc"] += 5.0  # the second kind sees observations that are shifted far away
     broken = eq.Posterior(worse.network, stack, worse.history, worse.record)
     kept = weighted_by_score(broken, broken.record["group"], Pairs(*gaussian_pairs(600, 0)))
     assert kept.n_members == 5 and set(kept.record["group"]) == {0}

@@ -11,6 +11,7 @@ from equipoise.methods import resolve
 from equipoise.training import PAPER, Settings
 from equipoise.training.loop import apply_plateau_rule, epochs_left
 from equipoise.training.state import MemberState
+from equipoise.training.step import cycle
 
 
 @pytest.mark.usefixtures("double")
@@ -50,6 +51,32 @@ def test_a_converged_member_stops_and_a_diverged_one_is_marked() -> None:
     assert state.active.tolist() == [True, False, False]
     assert state.diverged.tolist() == [False, False, True]
     assert state.best_epoch.tolist() == [3, 0, 1]
+
+
+def test_in_a_cycle_rates_are_given_and_patience_alone_stops() -> None:
+    settings = Settings(schedule="cycle", patience=2, epochs=30)
+    state = MemberState.fresh(torch.zeros(2, 1), 1e-3, epochs=1)
+    stopped = {}
+    for epoch in range(12):
+        losses = torch.tensor([9.0 - min(epoch, 4), 9.0 - epoch])
+        least, most = epochs_left(state, settings, epoch)
+        assert least <= 3 and most == 30 - epoch
+        apply_plateau_rule(state, losses, losses, settings)
+        stopped |= {m: epoch for m in range(2) if not state.active[m] and m not in stopped}
+    assert stopped == {0: 7}  # the best at 4, and three more epochs
+    assert (state.learning_rate == 1e-3).all()
+
+
+@pytest.mark.usefixtures("double")
+def test_a_cycle_falls_as_torchs_cosine() -> None:
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=85)
+    for k in range(86):
+        part = torch.tensor((15 + k) / 100)
+        assert float(2 * cycle(part)) == pytest.approx(scheduler.get_last_lr()[0], abs=1e-9)
+        optimiser.step()
+        scheduler.step()
+    assert [float(cycle(torch.tensor(v))) for v in (0.0, 0.075)] == pytest.approx([0, 0.5])
 
 
 def test_the_least_that_is_left_is_what_members_train_that_do_not_improve() -> None:

@@ -143,3 +143,30 @@ def test_a_compiler_that_fails_costs_speed_and_not_the_training(monkeypatch: pyt
     assert tried.history.attrs["compiled"] == 0
     (eager,) = train(members, data, settings=dataclasses.replace(SMALL, compile=False))
     np.testing.assert_array_equal(tried.history.validation_loss, eager.history.validation_loss)
+
+
+def test_kept_weights_are_torchs_moving_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the weights after each step; over fewer steps at the beginning."""
+    seen: list[Tensor] = []
+    rates: list[float] = []
+
+    def recorded(plan: Plan, state: MemberState, *rest: object) -> None:
+        if not seen:
+            seen.append(state.weights.clone())
+        training_step.step(plan, state, *rest)  # type: ignore[arg-type]
+        seen.append(state.weights.clone())
+        rates.append(float(state.learning_rate[0]))
+
+    monkeypatch.setattr(loop, "step", recorded)
+    settings = dataclasses.replace(SMALL, epochs=3, keep="last", schedule="cycle", average=0.6, compile=False)
+    (trained,) = train([Member(resolve("npe"), 1)], [pairs()], settings=settings)
+    module = torch.nn.Linear(seen[0].shape[1], 1, bias=False)
+    averaged = torch.optim.swa_utils.AveragedModel(
+        module, avg_fn=lambda mean, new, n: mean.lerp(new, 1 - min(0.6, (1 + float(n)) / (10 + float(n))))
+    )
+    for weights in seen:
+        module.weight.data.copy_(weights)
+        averaged.update_parameters(module)
+    kept = trained.network.layout.flatten(trained.stack)
+    torch.testing.assert_close(kept, averaged.module.weight.detach(), rtol=1e-5, atol=1e-6)
+    assert max(rates) == pytest.approx(settings.learning_rate, rel=0.2) and rates[-1] < 0.5 * settings.learning_rate

@@ -27,7 +27,7 @@ import math
 import shutil
 import sysconfig
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,7 +169,7 @@ def update(
 ) -> None:
     """Limit gradients and apply Adam over all weights `(M, P)`, in place; `steps` counts this one."""
     arrays = (weights, gradient, moment_1, moment_2, trainable)
-    if all(type(t) is Tensor and t.device.type == "cpu" and t.is_contiguous() for t in arrays):
+    if in_memory(arrays):
         from . import adam_loop  # compiles
 
         t = float(steps)
@@ -181,6 +181,11 @@ def update(
     if clip is not None:
         gradient = limit(gradient, trainable, clip)
     adam(weights, gradient, moment_1, moment_2, steps, learning_rate, active, trainable, weight_decay)
+
+
+def in_memory(arrays: Sequence[Tensor]) -> bool:
+    """Whether all are plain arrays of a CPU, as a compiled loop needs them."""
+    return all(type(t) is Tensor and t.device.type == "cpu" and t.is_contiguous() for t in arrays)
 
 
 def limit(gradient: Tensor, trainable: Tensor, clip: float) -> Tensor:
