@@ -1,0 +1,74 @@
+"""The documentation site: `make docs` builds it into build/docs, with warnings as errors."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_ext"))
+
+from equipoise.version import __version__  # noqa: E402
+
+project = "Equipoise"
+author = "The Equipoise developers"
+copyright = "The Equipoise developers, MIT licence"
+version = release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "mathml",  # docs/_ext: formulas without JavaScript or a network
+    "source_lines",  # docs/_ext: {source}`equipoise.losses.nre` gives file, line and a link
+    "repository_links",  # docs/_ext: links that work on the code host work here, too
+    "docstrings",  # docs/_ext: the docstrings' notation as reStructuredText
+]
+exclude_patterns = ["_ext"]
+nitpicky = False
+default_role = "py:obj"  # `name` in a docstring links where it can
+
+# -- MyST and notebooks -------------------------------------------------------------------------------------------
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+nb_execution_mode = "cache"  # an unchanged notebook is not executed again
+nb_execution_cache_path = str(DOCS.parent / "build" / "notebooks")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_number_source_lines = False
+
+# -- API ----------------------------------------------------------------------------------------------------------
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Gives", "returns_style")]
+add_module_names = False
+python_maximum_signature_line_length = 90
+toc_object_entries_show_parents = "hide"
+
+# -- HTML ---------------------------------------------------------------------------------------------------------
+html_theme = "furo"
+html_title = f"Equipoise {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#1f5f8b", "color-brand-content": "#1f5f8b"},
+    "dark_css_variables": {"color-brand-primary": "#7db8e0", "color-brand-content": "#7db8e0"},
+}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+# A checkout may be without some of the tutorials.
+logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "glob pattern" not in str(record.msg))
