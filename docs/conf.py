@@ -51,7 +51,6 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Gives", "returns_style")]
 add_module_names = False
-python_maximum_signature_line_length = 90
 toc_object_entries_show_parents = "hide"
 
 # -- HTML ---------------------------------------------------------------------------------------------------------

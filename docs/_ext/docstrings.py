@@ -1,4 +1,4 @@
-r"""The notation of the docstrings as reStructuredText: \(…\) is a formula, an indented diagram is a literal block."""
+r"""The notation of the docstrings as reStructuredText: \(…\) is a formula, and W_> is no hyperlink."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-INLINE = re.compile(r"\\\((.+?)\\\)")
+INLINE = re.compile(r"\\\((.+?)\\\)", re.DOTALL)
+REFERENCE = re.compile(r"(?<=\w)_(?=\W)(?=[^`]*(?:`[^`]*`[^`]*)*$)")  # outside of backticks
 
 
 def to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    text = INLINE.sub(lambda found: f":math:`{found[1]}`", "\n".join(lines))
+    text = INLINE.sub(lambda found: f":math:`{' '.join(found[1].split())}`", "\n".join(lines))
+    text = REFERENCE.sub(r"\\_", text)
     lines[:] = text.split("\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -9,12 +10,15 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+#: Between a function and its argument TeX has a thin space, and MathML has none.
+FUNCTION = re.compile(r"<mi>(?:log|exp|min|max)</mi>")
+
 logger = logging.getLogger(__name__)
 
 
 def _mathml(self: Any, node: nodes.Element, display: str) -> str:
     try:
-        return convert(node.astext(), display=display)
+        return FUNCTION.sub(r'\g<0><mspace width="0.17em"/>', convert(node.astext(), display=display))
     except Exception as error:  # the converter has no common error class
         logger.warning("this formula cannot be converted: %s (%s)", node.astext(), error, location=node)
         return ""

@@ -1,13 +1,21 @@
-"""The role {source}`equipoise.losses.nre`: the function, its file and its line now, with a link to its source."""
+"""The role {source}`equipoise.losses.nre`: the function, and a link to the line of the source that it is at now.
+
+A name that does not exist is a warning, and so fails the build. The sources that are linked become pages of the site.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
 
@@ -29,10 +37,16 @@ def find(name: str) -> Any:
 
 
 def line_of(name: str) -> tuple[str, int]:
-    """File below src/, and line, of a function or class."""
-    found = inspect.unwrap(find(name))
+    """File below src/, and line, of a function, method, property or class."""
+    found = find(name)
+    found = inspect.unwrap(found.fget if isinstance(found, property) else found)
     file = Path(inspect.getsourcefile(found) or "").resolve()
-    return str(file.relative_to(SRC)), inspect.getsourcelines(found)[1]
+    return file.relative_to(SRC.resolve()).as_posix(), inspect.getsourcelines(found)[1]
+
+
+def page_of(file: str) -> str:
+    """The page of the site that shows a file below src/."""
+    return "source/" + file.removesuffix(".py")
 
 
 class Source(SphinxRole):
@@ -40,25 +54,32 @@ class Source(SphinxRole):
         try:
             file, line = line_of(self.text)
         except (AttributeError, TypeError, ValueError, OSError) as error:
-            message = self.inliner.reporter.warning(f"no source for {self.text}: {error}", line=self.lineno)
+            message = self.inliner.reporter.warning(f"no source of {self.text}: {error}", line=self.lineno)
             return [nodes.literal(self.text, self.text)], [message]
-        short = self.text.rsplit(".", 1)[-1]
-        text = f"{file.removeprefix('equipoise/')}:{line}"
-        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        page = self._page(module)
-        return [
-            nodes.literal(short, short),
-            nodes.Text(" "),
-            nodes.reference("", "", nodes.inline(text, text, classes=["source-line"]), refuri=page, internal=True),
-        ], []
+        linked: dict[str, set[str]] = self.env.__dict__.setdefault("linked_sources", {})
+        linked.setdefault(self.env.docname, set()).add(file)
+        target = os.path.relpath(page_of(file), os.path.dirname(self.env.docname) or ".")
+        where = f"{file.removeprefix('equipoise/')}:{line}"
+        link = nodes.reference("", where, refuri=f"{target}.html#line-{line}", internal=True, classes=["source-line"])
+        name = self.text.split(".")
+        name = name[-2:] if name[-2][0].isupper() else name[-1:]
+        return [nodes.literal("", ".".join(name)), nodes.Text(", "), link], []
 
-    def _page(self, module: str) -> str:
-        up = "../" * self.env.docname.count("/")
-        found = find(self.text)
-        qualified = getattr(found, "__qualname__", self.text.rsplit(".", 1)[-1])
-        return f"{up}_modules/{module.replace('.', '/')}.html#{qualified}"
+
+def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """One page per linked file, with an anchor at every line."""
+    formatter = HtmlFormatter(linenos="inline", lineanchors="line", anchorlinenos=True, wrapcode=True)
+    for file in sorted(set().union(*getattr(app.env, "linked_sources", {}).values())):
+        code = highlight((SRC / file).read_text(encoding="utf-8"), PythonLexer(), formatter)
+        yield page_of(file), {"title": file, "body": f"<h1>{file}</h1>\n{code}"}, "page.html"
+
+
+def forget(app: Sphinx, env: Any, docname: str) -> None:
+    getattr(env, "linked_sources", {}).pop(docname, None)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("source", Source())
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    app.connect("html-collect-pages", pages)
+    app.connect("env-purge-doc", forget)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}
