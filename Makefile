@@ -45,6 +45,7 @@ test: lint
 # Notebooks that have not changed are not executed again (build/notebooks keeps their outputs).
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	$(BIN)/python tools/check_site.py build/docs
 	@echo "the site: build/docs/index.html"
 
 # The long versions of tests/soak; docs/reliability.md has what they count.

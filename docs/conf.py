@@ -20,11 +20,10 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "mathml",  # docs/_ext: formulas without JavaScript or a network
-    "source_lines",  # docs/_ext: {source}`equipoise.losses.nre` gives file, line and a link
+    "source_lines",  # docs/_ext: links to lines of the source
     "repository_links",  # docs/_ext: links that work on the code host work here, too
     "docstrings",  # docs/_ext: the docstrings' notation as reStructuredText
 ]

@@ -1,6 +1,7 @@
-"""The role {source}`equipoise.losses.nre`: the function, and a link to the line of the source that it is at now.
+"""Links to lines of the source: the role {source}`equipoise.losses.nre`, and [source] beside the names of the API.
 
-A name that does not exist is a warning, and so fails the build. The sources that are linked become pages of the site.
+The lines are those of the build. A role's name that does not exist is a warning, and so fails the build. The sources
+that are linked become pages of the site.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from docutils import nodes
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
 
@@ -49,21 +51,37 @@ def page_of(file: str) -> str:
     return "source/" + file.removesuffix(".py")
 
 
+def link_to(name: str, env: Any, text: str = "") -> nodes.reference:
+    """A link from the page that is being read; file and line are its text unless another is given."""
+    file, line = line_of(name)
+    linked: dict[str, set[str]] = env.__dict__.setdefault("linked_sources", {})
+    linked.setdefault(env.docname, set()).add(file)
+    target = os.path.relpath(page_of(file), os.path.dirname(env.docname) or ".")
+    link = nodes.reference("", text or f"{file.removeprefix('equipoise/')}:{line}", internal=True)
+    link["refuri"] = f"{target}.html#line-{line}"
+    return link
+
+
 class Source(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:
-            file, line = line_of(self.text)
+            link = link_to(self.text, self.env)
         except (AttributeError, TypeError, ValueError, OSError) as error:
             message = self.inliner.reporter.warning(f"no source of {self.text}: {error}", line=self.lineno)
             return [nodes.literal(self.text, self.text)], [message]
-        linked: dict[str, set[str]] = self.env.__dict__.setdefault("linked_sources", {})
-        linked.setdefault(self.env.docname, set()).add(file)
-        target = os.path.relpath(page_of(file), os.path.dirname(self.env.docname) or ".")
-        where = f"{file.removeprefix('equipoise/')}:{line}"
-        link = nodes.reference("", where, refuri=f"{target}.html#line-{line}", internal=True, classes=["source-line"])
         name = self.text.split(".")
         name = name[-2:] if name[-2][0].isupper() else name[-1:]
         return [nodes.literal("", ".".join(name)), nodes.Text(", "), link], []
+
+
+def beside_names(app: Sphinx, doctree: nodes.document) -> None:
+    """[source] at the end of every signature whose object has a line; tables and inherited names have none."""
+    for signature in doctree.findall(addnodes.desc_signature):
+        try:
+            link = link_to(f"{signature['module']}.{signature['fullname']}", app.env, "[source]")
+        except (AttributeError, KeyError, TypeError, ValueError, OSError):
+            continue
+        signature += nodes.inline("", "", link, classes=["viewcode-link"])
 
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -80,6 +98,7 @@ def forget(app: Sphinx, env: Any, docname: str) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("source", Source())
+    app.connect("doctree-read", beside_names)
     app.connect("html-collect-pages", pages)
     app.connect("env-purge-doc", forget)
     return {"parallel_read_safe": False, "parallel_write_safe": True}
