@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from pathlib import Path
@@ -10,6 +11,16 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "_ext"))
 
 from equipoise.version import __version__  # noqa: E402
+
+
+
+def package_digest() -> str:
+    """Of every source file: outputs of notebooks are those of this package, not of an earlier one."""
+    digest = hashlib.sha256()
+    for file in sorted((DOCS.parent / "src").rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
 
 project = "Equipoise"
 author = "The Equipoise developers"
@@ -34,8 +45,9 @@ default_role = "py:obj"  # `name` in a docstring links where it can
 # -- MyST and notebooks -------------------------------------------------------------------------------------------
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-nb_execution_mode = "cache"  # an unchanged notebook is not executed again
-nb_execution_cache_path = str(DOCS.parent / "build" / "notebooks")
+nb_execution_mode = "cache"  # a notebook is executed again if it or the package has changed
+nb_execution_cache_path = str(DOCS.parent / "build" / "notebooks" / package_digest())
+nb_execution_in_temp = True  # what a notebook writes is gone afterwards
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -25,17 +25,14 @@ SRC = Path(__file__).parents[2] / "src"
 
 
 def find(name: str) -> Any:
-    """The object of a dotted name."""
+    """The object of a dotted name; a name of a package before a module of the same name."""
     parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[cut:]:
-            found = getattr(found, part)
-        return found
-    raise AttributeError(f"there is no {name}")
+    found: Any = importlib.import_module(parts[0])
+    for n, part in enumerate(parts[1:], 2):
+        if not hasattr(found, part):
+            importlib.import_module(".".join(parts[:n]))
+        found = getattr(found, part)
+    return found
 
 
 def line_of(name: str) -> tuple[str, int]:
@@ -66,7 +63,7 @@ class Source(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:
             link = link_to(self.text, self.env)
-        except (AttributeError, TypeError, ValueError, OSError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError, OSError) as error:
             message = self.inliner.reporter.warning(f"no source of {self.text}: {error}", line=self.lineno)
             return [nodes.literal(self.text, self.text)], [message]
         name = self.text.split(".")
@@ -79,7 +76,7 @@ def beside_names(app: Sphinx, doctree: nodes.document) -> None:
     for signature in doctree.findall(addnodes.desc_signature):
         try:
             link = link_to(f"{signature['module']}.{signature['fullname']}", app.env, "[source]")
-        except (AttributeError, KeyError, TypeError, ValueError, OSError):
+        except (ImportError, AttributeError, KeyError, TypeError, ValueError, OSError):
             continue
         signature += nodes.inline("", "", link, classes=["viewcode-link"])
 
