@@ -13,7 +13,6 @@ sys.path.insert(0, str(DOCS / "_ext"))
 from equipoise.version import __version__  # noqa: E402
 
 
-
 def package_digest() -> str:
     """Of every source file: outputs of notebooks are those of this package, not of an earlier one."""
     digest = hashlib.sha256()

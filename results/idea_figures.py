@@ -64,7 +64,8 @@ def overconfidence() -> Figure:
     right.fill_between([0, 1], 0, [0, 1], color=BAD, alpha=0.06, linewidth=0)
     right.annotate("overconfident", (0.97, 0.04), ha="right", color=BAD)
     right.annotate("conservative", (0.03, 0.93), color=GOOD)
-    right.set(title="All observations", xlabel="Credibility level", ylabel="Expected coverage", xlim=(0, 1), ylim=(0, 1))
+    right.set(title="All observations", xlabel="Credibility level", ylabel="Expected coverage")
+    right.set(xlim=(0, 1), ylim=(0, 1))
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import idea_figures
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import expit
+
+import idea_figures
 
 
 def simulated(n: int = 400_000) -> tuple[np.ndarray, np.ndarray]:
