@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import sys
 from pathlib import Path
 
@@ -38,7 +37,6 @@ extensions = [
     "docstrings",  # docs/_ext: the docstrings' notation as reStructuredText
 ]
 exclude_patterns = ["_ext"]
-nitpicky = False
 default_role = "py:obj"  # `name` in a docstring links where it can
 
 # -- MyST and notebooks -------------------------------------------------------------------------------------------
@@ -47,7 +45,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"  # a notebook is executed again if it or the package has changed
 nb_execution_cache_path = str(DOCS.parent / "build" / "notebooks" / package_digest())
 nb_execution_in_temp = True  # what a notebook writes is gone afterwards
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds for a cell, on a busy machine too
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_number_source_lines = False
@@ -59,7 +57,6 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-napoleon_custom_sections = [("Gives", "returns_style")]
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
@@ -78,6 +75,3 @@ html_theme_options = {
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 suppress_warnings = ["mystnb.unknown_mime_type"]
-
-# A checkout may be without some of the tutorials.
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "glob pattern" not in str(record.msg))
