@@ -37,6 +37,7 @@ extensions = [
     "docstrings",  # docs/_ext: the docstrings' notation as reStructuredText
 ]
 exclude_patterns = ["_ext"]
+highlight_language = "text"  # of blocks that do not say theirs
 default_role = "py:obj"  # `name` in a docstring links where it can
 
 # -- MyST and notebooks -------------------------------------------------------------------------------------------
@@ -62,6 +63,7 @@ toc_object_entries_show_parents = "hide"
 
 # -- HTML ---------------------------------------------------------------------------------------------------------
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"Equipoise {__version__}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

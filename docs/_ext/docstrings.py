@@ -1,4 +1,4 @@
-r"""The notation of the docstrings as reStructuredText: \(…\) is a formula, and W_> is no hyperlink."""
+r"""The notation of the docstrings as reStructuredText: \(…\) is a formula, W_> is no hyperlink, |g| no substitution."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 from sphinx.application import Sphinx
 
 INLINE = re.compile(r"\\\((.+?)\\\)", re.DOTALL)
-REFERENCE = re.compile(r"(?<=\w)_(?=\W)(?=[^`]*(?:`[^`]*`[^`]*)*$)")  # outside of backticks
+REFERENCE = re.compile(r"(?<=\w)_(?=[\s'\")\]}>/:.,;!?-])(?=[^`]*(?:`[^`]*`[^`]*)*$)")  # outside of backticks
+SUBSTITUTION = re.compile(r"(?<=\s)\|(?=[^|\s][^|\n]*\|)")
+LITERAL = re.compile(r"(?<=\w):(\n\n    (?! *\.\.))")  # an indented block after a colon
 
 
 def to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     text = INLINE.sub(lambda found: f":math:`{' '.join(found[1].split())}`", "\n".join(lines))
-    text = REFERENCE.sub(r"\\_", text)
+    text = SUBSTITUTION.sub(r"\\|", REFERENCE.sub(r"\\_", text))
+    if what == "module":
+        text = LITERAL.sub(r"::\1", text)
     lines[:] = text.split("\n")
 
 
