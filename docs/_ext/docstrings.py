@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 INLINE = re.compile(r"\\\((.+?)\\\)", re.DOTALL)
 REFERENCE = re.compile(r"(?<=\w)_(?=[\s'\")\]}>/:.,;!?-])(?=[^`]*(?:`[^`]*`[^`]*)*$)")  # outside of backticks
-SUBSTITUTION = re.compile(r"(?<=\s)\|(?=[^|\s][^|\n]*\|)")
+SUBSTITUTION = re.compile(r"(?<=\s)\|(?=[^|\s][^|\n]*\|)|(?<=·)\|")
 LITERAL = re.compile(r"(?<=\w):(\n\n    (?! *\.\.))")  # an indented block after a colon
 
 
