@@ -15,10 +15,15 @@ LITERAL = re.compile(r"(?<=\w):(\n\n    (?! *\.\.))")  # an indented block after
 
 def to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     text = INLINE.sub(lambda found: f":math:`{' '.join(found[1].split())}`", "\n".join(lines))
-    text = SUBSTITUTION.sub(r"\\|", REFERENCE.sub(r"\\_", text))
+    text = SUBSTITUTION.sub(r"\\|", REFERENCE.sub(_escaped, text))
     if what == "module":
         text = LITERAL.sub(r"::\1", text)
     lines[:] = text.split("\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    before = found.string[: found.start()].rpartition("\n")[2]
+    return "_" if ".. math::" in before else r"\_"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
