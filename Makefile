@@ -1,4 +1,4 @@
-# Two commands: `make demo` runs the main job, `make test` passes the tests.
+# `make demo` runs the main job, `make test` the tests, `make docs` builds the site.
 # Each does all of its own set-up in .venv and repeats nothing that is already done.
 PYTHON ?= python3
 VENV := .venv
@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint bench figures clean
+.PHONY: help demo test docs dist soak lint bench figures clean
 
 help:
 	@echo "make demo    install what is needed, run the demo, say what to open"
 	@echo "make test    install what is needed, lint, type-check, run the whole test suite"
+	@echo "make docs    install what is needed, build the site into build/docs, warnings as errors"
+	@echo "make dist    sdist and wheel into dist/; the wheel installed into an empty environment runs the quickstart"
 	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one; BENCH=peers compares with sbi and lampe)"
 	@echo "make soak    verdicts counted, processes killed, disks failing, files altered: an hour, one table"
 	@echo "make figures every figure, report and table of the reproduction, from results/"
@@ -40,6 +42,17 @@ demo: $(VENV)/.demo
 # A process for each core, up to four; a file's tests stay together.
 test: lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
+# Notebooks are executed again only if they or the package changed (build/notebooks keeps their outputs).
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	$(BIN)/python tools/check_site.py build/docs
+	@echo "the site: build/docs/index.html"
+
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tools/try_wheel.py dist build/wheel
 
 # The long versions of tests/soak; docs/reliability.md has what they count.
 soak: $(VENV)/.dev

@@ -56,7 +56,7 @@ WAYS = (
     ("brnpe", False, "`brnpe` × 5"),
     ("rejection ABC", False, "rejection ABC"),
 )
-#: The ways between which docs/training.md lets choose: words and advice.
+#: The ways between which docs/methods.md lets choose: words and advice.
 METHODS = (
     ("calibrated", True, '`"calibrated"`, the default', "first"),
     ("calibrated", False, "the same, `calibrate=False`", "to temper it with `eq.calibrate` on fresh pairs"),

@@ -1,6 +1,6 @@
 """Draw every figure from the results beside this file; no GPU, no torch.
 
-    python results/figures.py            docs/figures/reproduction-*.png, frontier.png, tempering.png and peers.png, and
+    python results/figures.py            docs/figures/reproduction-*.png, frontier.png, tempering.png, …, and
                                          all figures and reports in runs/results
 
 What has not been computed is not drawn, and said.
@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 import conservative_figures
+import idea_figures
 import speed
 from ablations import STARTS, STRENGTHS, part_of, places_of, started
 from equipoise import plots
@@ -322,15 +323,17 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
 }
 
 
-#: Figures of docs/conservative.md, by the name of their file.
+#: Figures of docs/conservative.md and docs/ideas.md, by the name of their file.
 CONSERVATIVE: dict[str, Callable[[Path], Figure]] = {
     "frontier": conservative_figures.frontier,
     "tempering": lambda _: conservative_figures.tempering(),
+    "overconfidence": lambda _: idea_figures.overconfidence(),
+    "balance": lambda _: idea_figures.balance(),
 }
 
 
 def draw(folder: Path, out: Path, names: Sequence[str] = tuple(FIGURES)) -> list[Path]:
-    """The figures of the reproduction and of docs/conservative.md, as PNG with 200 dots an inch."""
+    """The figures of the reproduction, of docs/conservative.md and of docs/ideas.md, as PNG with 200 dots an inch."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(PRINT):

@@ -30,7 +30,7 @@ from summary import answer, certificates, information, jumps, learnt, mixtures, 
 
 DOCS = HERE.parent / "docs"
 PAGES = (
-    *(DOCS / f"{n}.md" for n in ("reproduction", "conservative", "training", "speed")),
+    *(DOCS / f"{n}.md" for n in ("reproduction", "conservative", "methods", "speed")),
     *(DOCS / "reproduction" / f"{n}.md" for n in ("tables", "ablations", "galleries", "cost")),
 )
 

@@ -72,7 +72,7 @@ def registries(monkeypatch):
 
 
 #: Pages on which `eq.fit` has all of its default, folds and calibration too.
-WHOLE = ("README", "conservative")
+WHOLE = ("README", "conservative", "index")
 
 
 @pytest.fixture

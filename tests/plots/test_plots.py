@@ -402,6 +402,10 @@ def test_predictive_bands_hold_their_share_of_the_draws():
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), np.arange(5))
     series = plots.predictive(rng.normal(size=(50, 7, 2)), np.zeros((7, 2)), names=["hares", "lynxes"])
     assert len(series.lines) == 2 and "lynxes: observed" in series.get_legend_handles_labels()[1]
+    times = [0.0, 0.5, 2.0, 4.0, 8.0]
+    np.testing.assert_array_equal(plots.predictive(draws, np.arange(5), at=times).lines[0].get_xdata(), times)
+    with pytest.raises(ValueError, match=r"at should have one place for each step of x, 5, got shape \(4,\)"):
+        plots.predictive(draws, np.arange(5), at=times[:4])
     for given, x in ((draws, np.arange(4)), (draws[:, 0], np.zeros(())), (draws * np.nan, np.arange(5))):
         with pytest.raises(ValueError, match=r"draws have shape|NaN"):
             plots.predictive(given, x)

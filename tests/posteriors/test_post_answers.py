@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def test_predictive_draws_follow_the_simulator() -> None:
         torch.testing.assert_close(found.std(0), torch.full((2,), spread), rtol=0, atol=5 * spread / math.sqrt(n))
         assert torch.equal(found, p.predict(simulator, X, n=n, seed=2))
     assert torch.equal(before, torch.get_rng_state())
+
+    def products(theta: np.ndarray) -> np.ndarray:  # takes a tensor too, and NumPy then warns at every call
+        return np.array([1.0, 2.0]) * theta
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        doubled = p.predict(products, X, n=3, seed=1)
+    assert not caught
+    torch.testing.assert_close(doubled, p.predict(lambda theta: theta, X, n=3, seed=1) * torch.tensor([1.0, 2.0]))
+
     only_numpy = p.predict(lambda theta: theta.astype(np.float64), X, n=3)
     assert only_numpy.shape == (3, 2)
 

@@ -52,6 +52,13 @@ def test_nothing_is_left_after_the_last_count_and_at_the_total(clock, capsys):
         assert capsys.readouterr().err.splitlines()[-1] == f"training: 2/{total} 0 of 5 members training"
 
 
+def test_one_step_has_no_line(clock, capsys):
+    with Progress("sampling", 1) as bar:
+        clock.now += 60
+        bar.advance(1)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_caller_may_know_better_what_is_left(clock, capsys):
     with Progress("training", 500) as bar:
         for expected in ((float("nan"), float("nan")), (10.2, 25.4), (30.0, 90.0), (65.0, 130.0), (3.0, 3.0)):

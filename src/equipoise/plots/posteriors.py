@@ -171,7 +171,7 @@ def corner(
             posterior_2d(samples[:, j], samples[:, i], ax=ax, **pair)
             ax.set_ylim(*limits[i])
         ax.set_xlim(*limits[j])
-        ax.locator_params(nbins=4)
+        ax.locator_params(nbins=3)  # four numbers of several digits would touch
         if i < dim - 1:
             ax.set(xlabel="", xticklabels=[])
         if 0 < j < i:
@@ -185,6 +185,7 @@ def predictive(
     *,
     levels: Sequence[float] = (0.5, 0.95),
     names: Sequence[str] | None = None,
+    at: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Posterior predictive draws as central bands, element by element, and the observation as dots.
@@ -194,6 +195,7 @@ def predictive(
         x: the observation, with shape `(K,)` or `(T, C)`.
         levels: of the bands.
         names: of the channels.
+        at: where on the horizontal axis each element or step of x lies, such as times; None for 0, 1, ….
         ax: where; None for a new figure.
     """
     made, seen = np.asarray(draws, float), np.asarray(x, float)
@@ -202,7 +204,10 @@ def predictive(
     made = made[np.isfinite(made).reshape(len(made), -1).all(1)]
     if not len(made) or not np.isfinite(seen).all():
         raise ValueError("x, or every draw, has NaN or infinite values")
-    series, place = seen.ndim == 2, np.arange(len(seen))
+    series = seen.ndim == 2
+    place = np.arange(len(seen)) if at is None else np.asarray(at)
+    if place.shape != (len(seen),):
+        raise ValueError(f"at should have one place for each step of x, {len(seen)}, got shape {place.shape}")
     channels = seen.shape[1] if series else 1
     one_each("names", names, channels, "channel")
     ax = axes_or_new(ax, (4.8, 3.0))

@@ -14,6 +14,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -219,11 +220,21 @@ def predict(
             found = simulator(given, seed=stream) if takes_seed else simulator(given)
         return as_tensor(found, "x of the simulator").detach().to("cpu", torch.float32)
 
-    failures = []
-    for many, kind in itertools.product(ways, arrays):
+    failures, ways_to_call, mixed = [], list(itertools.product(ways, arrays)), set()
+    for many, kind in ways_to_call:
         given: Any = theta.float() if kind == "torch" else theta.double().numpy()
         try:
-            first = call(given if many else given[0], 0)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                first = call(given if many else given[0], 0)
+            # A simulator in NumPy may take a tensor, with a complaint at every product: arrays are tried before.
+            complaint = any("__array_wrap__" in str(w.message) for w in caught)
+            if complaint and "numpy" in arrays and (many, kind) not in mixed:
+                mixed.add((many, kind))
+                ways_to_call.append((many, kind))
+                continue
+            for w in caught:
+                warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
             wanted = (n, *posterior.x_shape) if many else posterior.x_shape
             if first.shape != wanted and (*first.shape, 1) != wanted:
                 raise ValueError(f"x has shape {tuple(first.shape)} instead of {wanted}")

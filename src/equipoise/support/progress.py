@@ -115,7 +115,7 @@ class Progress:
             self._bar = self._rich_bar()
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=self.note, left=left)
-        elif not sys.stderr.isatty() and now - self._last_line > INTERVAL:
+        elif not sys.stderr.isatty() and now - self._last_line > INTERVAL and self.total > 1:  # "1/1" says nothing
             self._last_line = now
             words = (f"{self.label}: {self.done}/{self.total}", self.note, left)
             print(" ".join(filter(None, words)), file=sys.stderr, flush=True)
