@@ -251,7 +251,7 @@ def _error(failure: Failure, row: int, sink: Sink | None, what: str) -> Simulati
     if sink is not None and sink.path is not None:
         message += (
             f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
-            "if you fix the simulator."
+            "(in the shell, --same-simulator) if you fix the simulator."
         )
     elif finished is not None:
         message += f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."
