@@ -159,7 +159,7 @@ def fit(
                 ) from error
             shutil.rmtree(kept)
             posterior = training()
-        posterior.save(out)
+        posterior.save(out, overwrite=force)
         shutil.rmtree(kept, ignore_errors=True)
         if not quiet:
             print(f"{posterior!r} from {len(pairs)} pairs is in {out}; judge it with `equipoise diagnose {out} DATA`")
@@ -268,7 +268,7 @@ def calibrate(
         fresh = read_pairs(data, x, theta_key, x_key, shape, pairs)
         show = False if quiet else None
         found = temper(posterior, fresh.theta, fresh.compact(), alpha=alpha, delta=delta, seed=seed, progress=show)
-        found.save(target)
+        found.save(target, overwrite=force)
         if not quiet:
             print(f"{found.calibration}; saved in {target}")
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from equipoise.networks import LOG_WEIGHTS, Mixture, Network, StackedWeights
 from equipoise.priors import Prior
+from equipoise.support.checks import true_or_false
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
@@ -81,6 +82,8 @@ class Posterior:
         #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
         #: or acceptance.
         self.sampler: dict[str, Any] = {}
+        #: The verdict of the last `diagnose` of the mixture, and its number of pairs; None before. It is not saved.
+        self.verdict: tuple[str, int] | None = None
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -228,17 +231,12 @@ class Posterior:
         )
 
     def __repr__(self) -> str:
-        name = self.record.get("method", {}).get("name", self.kind)
-        heat = "" if self.temperature == 1 else f", t={self.temperature:.4g}"
-        if self.calibration is not None:
-            heat = f", {self.calibration.message}"
-        return (
-            f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device}"
-            f"{heat})"
-        )
+        from .description import one_line
+
+        return one_line(self)
 
     def _repr_html_(self) -> str:
-        from .answers import html
+        from .description import html
 
         return html(self)
 
@@ -363,11 +361,16 @@ class Posterior:
         generator = make_generator(seed, "posterior", device=self.device)
         return self._draw(shape.numel(), x, generator, seed).reshape(*shape, len(x), self.prior.dim)
 
-    def save(self, path: str | Path) -> None:
-        """Write the posterior to a directory: weights and history as safetensors, everything else as JSON."""
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the posterior to a directory: weights and history as safetensors, everything else as JSON.
+
+        Arguments:
+            path: the directory, which is made if it does not exist.
+            overwrite: True to replace another model that is there, which is an error otherwise.
+        """
         from .files import save
 
-        save(self, path)
+        save(self, path, true_or_false("overwrite", overwrite))
 
     def to_arviz(self, x: Any, n: int = 1000, *, names: Sequence[str] | None = None, seed: int | None = None) -> Any:
         """n draws of each member for one observation, as ArviZ takes them; a member is a chain.

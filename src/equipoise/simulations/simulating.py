@@ -78,7 +78,8 @@ def simulate(
     """Draw n parameters from the prior and simulate each of them.
 
     Arguments:
-        prior: a distribution over vectors: anything with `sample` and `log_prob`.
+        prior: a distribution over vectors, a list or dictionary of distributions, one per parameter, or anything with
+            `sample` and `log_prob`.
         simulator: `simulator(theta)` or `simulator(theta, seed=...)`. `seed` is a 63-bit integer for
             `numpy.random.default_rng` or `torch.Generator`; the global generators are set as well, for simulators
             that use those.
