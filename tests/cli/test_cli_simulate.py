@@ -126,9 +126,9 @@ def test_mistakes_are_named():
     told = equipoise("simulate", "mine.py:simulator", *PRIOR, "-n", 5, "--names", "a", "--out", "p", code=2).output
     assert "2 parameter(s)" in told
     Path("broken.py").write_text("def simulator(theta):\n    raise RuntimeError('no simulation today')\n")
-    assert (
-        "no simulation today" in equipoise("simulate", "broken.py:simulator", *PRIOR, "-n", 5, "-o", "p", code=1).output
-    )
+    broken = ("simulate", "broken.py:simulator", *PRIOR, "--names", "beta,gamma", "-n", 5, "-o", "p")
+    told = equipoise(*broken, code=1).output
+    assert "no simulation today" in told and "at beta = 0." in told and ", gamma = " in told
 
 
 @pytest.mark.usefixtures("_here")

@@ -84,6 +84,9 @@ def fit(
     theta_key: ThetaKey = None,
     x_key: XKey = None,
     x_shape: XShape = None,
+    names: Annotated[
+        str | None, Option(metavar="A,B", help="Names of the parameters; those that DATA has unless given.")
+    ] = None,
     embedding: Annotated[
         str | None, Option(metavar="HOW", help="'flatten', 'convolution', or FILE.py:NAME, an nn.Module of your own.")
     ] = None,
@@ -145,7 +148,7 @@ def fit(
             device=device,
             checkpoint=kept,
             progress=False if quiet else None,
-            names=pairs.names,
+            names=pairs.names if names is None else [name.strip() for name in names.split(",")],
         )
         try:
             posterior = training()

@@ -132,8 +132,8 @@ def _verdict(one: xr.Dataset, member: str, verdict: str) -> list[str]:
     if verdict == OVERCONFIDENT:
         lines.append(f"  {_worst(one)}")
     elif verdict == CERTIFIED:
-        p = f"p = {float(one['certificate_p_value']):.2g}"
-        lines.append(f"  coverage is at least its level, less the tolerance below, at every level ({p})")
+        sure = f"p = {float(one['certificate_p_value']):.2g}"
+        lines.append(f"  coverage is at least its level, less the tolerance below, at every level ({sure})")
     else:
         more = float(one["pairs_to_settle"])
         why = f"  no coverage is seen below its level (p = {float(one['verdict_p_value']):.2g})"
