@@ -162,7 +162,7 @@ def test_the_posterior_says_what_it_is() -> None:
     told = repr(fitted)
     for words in ("bnpe_init[start=random, hidden=(8,)]", "2 members", "1,000 simulations", "D=2 (beta, gamma)"):
         assert words in told, told
-    assert "pairs" not in told and "t=" not in told and "t=0.5" in repr(fitted.tempered(0.5))
+    assert "pairs" not in told and ", t=" not in told and ", t=0.5" in repr(fitted.tempered(0.5))
     ds = eq.diagnose(fitted, theta[1000:], x[1000:], samples=16, progress=False)
     assert f"{ds.verdict.values[-1]} by 100 pairs" in repr(fitted) and "by 100 pairs" in fitted._repr_html_()
     assert fitted.tempered(0.5).verdict is None and fitted.members[0].verdict is None
