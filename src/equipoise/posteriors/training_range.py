@@ -19,10 +19,10 @@ from equipoise.support.errors import warn
 
 #: How far outside the range of its training data an observation may lie, in units of that range: where the tails of x
 #: are short, and where they are heavy, so that the next simulations go beyond by chance.
-FAR, FAR_HEAVY = 0.5, 3.0
+FAR, FAR_HEAVY = 0.5, 9.0
 #: Tails are heavy if the range is so many times as wide as the middle nine tenths: 2 to 2.5 of a Gaussian, 3 of an
 #: exponential.
-HEAVY = 4.0
+HEAVY = 3.5
 #: How many numbers are looked at for it.
 LOOKED_AT = 1 << 22
 #: How many observations of a call are compared.
