@@ -409,12 +409,11 @@ def test_a_table_with_names_of_its_own_is_fitted_judged_drawn_and_sampled(tmp_pa
         ).output
         assert "age: " in told and "7 draws are in" in told
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), expected)
-    np.save(tmp_path / "two.npy", flux[:2])
+    np.save(tmp_path / "odd.npy", flux[:2, :3])
     for wrong, words in (
-        ((tmp_path / "two.npy",), "the model reads one x of shape (4,)"),
+        ((tmp_path / "odd.npy",), "the model reads x of shape (4,), one or several along the first axis"),
         ((tmp_path / "nowhere.npy",), "there is no file"),
         ((tmp_path / "pairs.csv",), "is called x or x_…"),
-        ((tmp_path / "pairs.csv", "--x-key", "flux_*"), "posterior.sample_batched"),
         ((tmp_path / "row.csv", "--x-key", "flx_*"), "has no column 'flx_*'"),
         ((tmp_path / "x.npz", "--x-key", "y"), "has no key 'y'"),
         ((tmp_path / "x.npy", "-o", tmp_path / "d.txt"), "--out is a .csv or .npy file"),
@@ -463,7 +462,21 @@ def test_tasks_and_methods_are_listed():
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "status", "merge", "report", "figures", "fit", "diagnose", "sample", "tasks", "methods"]
+    "command",
+    [
+        "run",
+        "status",
+        "merge",
+        "report",
+        "figures",
+        "simulate",
+        "fit",
+        "diagnose",
+        "calibrate",
+        "sample",
+        "tasks",
+        "methods",
+    ],
 )
 def test_every_command_has_help_with_an_example(command):
     text = equipoise(command, "--help").output

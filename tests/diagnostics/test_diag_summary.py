@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import numpy as np
@@ -169,7 +170,11 @@ def test_intervals_and_regions_that_people_report():
 def test_a_notebook_shows_the_summary_as_text(result: xr.Dataset):
     text = summary(result)
     assert repr(text) == str(text) and text.startswith("mixture: ")
-    assert "<b>mixture: " in text._repr_html_() and "θ1" in text._repr_html_()
+    shown = text._repr_html_()
+    assert "<b>mixture: " in shown and "θ1" in shown
+    # The coverage curve is in it, as a picture that needs no file.
+    picture = base64.b64decode(re.search(r'src="data:image/png;base64,([^"]+)"', shown)[1])
+    assert picture.startswith(b"\x89PNG") and len(picture) > 5000
 
 
 def test_the_local_check_is_part_of_the_dataset():

@@ -136,8 +136,6 @@ def test_sbi_calibrates_the_bound_posterior() -> None:
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of sbi's own code
 def test_sbi_plots_the_bound_posterior() -> None:
     import matplotlib.pyplot as plt
-
-    pytest.importorskip("six", reason="sbi's plots import it, and sbi does not install it")
     from sbi.analysis import pairplot
 
     p = gaussian_posterior(2, NOISE)
@@ -161,6 +159,24 @@ def test_draws_as_a_table_and_the_posterior_in_a_notebook() -> None:
     np.testing.assert_array_equal(table[["theta_0", "theta_1"]], p.sample((20,), x, seed=3))
     shown = p.tempered(0.5)._repr_html_()
     assert "<table>" in shown and "<td>3</td>" in shown and "<td>0.5</td>" in shown
+    assert "none yet: eq.diagnose" in shown
+
+
+def test_the_posterior_says_what_it_is() -> None:
+    prior = eq.BoxUniform([-1, -1], [1, 1]).named(["beta", "gamma"])
+    theta = prior.sample((1100,))
+    x = theta + 0.1 * torch.randn(1100, 2)
+    small = eq.METHODS["bnpe_init"].but(hidden=(8,))
+    fitted = eq.fit(
+        theta[:1000], x[:1000], prior=prior, method=small, start="random", members=2, epochs=1, progress=False
+    )
+    told = repr(fitted)
+    for words in ("bnpe_init[start=random, hidden=(8,)]", "2 members", "1,000 simulations", "D=2 (beta, gamma)"):
+        assert words in told, told
+    assert "pairs" not in told and ", t=" not in told and ", t=0.5" in repr(fitted.tempered(0.5))
+    ds = eq.diagnose(fitted, theta[1000:], x[1000:], samples=16, progress=False)
+    assert f"{ds.verdict.values[-1]} by 100 pairs" in repr(fitted) and "by 100 pairs" in fitted._repr_html_()
+    assert fitted.tempered(0.5).verdict is None and fitted.members[0].verdict is None
 
 
 @pytest.mark.parametrize("ask", ["summary", "map", "region", "at", "to_pandas"])

@@ -65,7 +65,10 @@ def test_a_saved_posterior_comes_back_the_same(saved: tuple[Posterior, Path]) ->
     assert sorted(f.name for f in path.iterdir()) == ["model.json", weights]
     p.save(path)  # over itself
     assert eq.load(path).n_members == 2
-    p.members[0].save(path)  # weights of the model before are removed
+    with pytest.raises(FileExistsError, match="holds another model; give another directory, or overwrite=True"):
+        p.members[0].save(path)
+    assert eq.load(path).n_members == p.n_members
+    p.members[0].save(path, overwrite=True)  # weights of the model before are removed
     assert len(list(path.iterdir())) == 2 and eq.load(path).n_members == 1
 
 
@@ -73,7 +76,7 @@ def test_every_kind_of_prior_comes_back(tmp_path: Path) -> None:
     marginals = [td.Normal(torch.tensor(1.0), torch.tensor(2.0)), td.Gamma(torch.tensor(2.0), torch.tensor(3.0))]
     for prior in (eq.IndependentPrior(marginals), eq.GaussianPrior(torch.zeros(2), torch.eye(2) + 0.3)):
         p = random_posterior("prior", prior=prior)
-        p.save(tmp_path / "m")
+        p.save(tmp_path / "m", overwrite=True)
         theta, x = prior.sample((10,)), torch.randn(10, 4)
         torch.testing.assert_close(eq.load(tmp_path / "m").log_prob(theta, x), p.log_prob(theta, x))
 
@@ -273,7 +276,7 @@ def save_until(posterior: Posterior, path: Path, moment: int) -> bool:
         for name in ("replace", "unlink", "open", "chmod", "fsync"):
             setattr(os, name, counted(getattr(os, name)))
         try:
-            posterior.save(path)
+            posterior.save(path, overwrite=True)
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -297,7 +300,7 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(old: str, tmp_
             assert same(found, after) or (found.n_members == 1 and same(found, before) and not ended)
             seen.add(found.n_members)
         # Whatever is left, the next save is whole and leaves nothing else.
-        after.save(path)
+        after.save(path, overwrite=True)
         assert same(eq.load(path), after) and len(list(path.iterdir())) == 2
         if ended:
             break
@@ -325,7 +328,7 @@ def test_format_1_is_read_and_replaced(tmp_path: Path) -> None:
     p.save(tmp_path)
     as_format_1(tmp_path)
     assert holds_model(tmp_path) and same(eq.load(tmp_path), p)
-    p.save(tmp_path)
+    p.save(tmp_path, overwrite=True)
     assert not (tmp_path / "model.safetensors").exists() and same(eq.load(tmp_path), p)
 
 

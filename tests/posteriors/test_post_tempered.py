@@ -185,7 +185,7 @@ def test_an_untempered_posterior_is_stored_as_ever(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "model" / "model.json").read_text())
     assert stored["format"] == 2 and "temperature" not in stored
     # A reader that knows no temperatures must refuse a tempered posterior.
-    random_posterior("prior").tempered(0.5).save(tmp_path / "model")
+    random_posterior("prior").tempered(0.5).save(tmp_path / "model", overwrite=True)
     assert json.loads((tmp_path / "model" / "model.json").read_text())["format"] == 3
 
 

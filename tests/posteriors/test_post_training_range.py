@@ -69,6 +69,20 @@ def test_ranges_are_the_channels_of_an_image_and_need_no_spread() -> None:
         warn_if_far(memory, other)
 
 
+def test_heavy_tails_go_beyond_their_range_by_chance() -> None:
+    """The largest of many log-normal draws is twice that of few; a thousand times as much is another unit."""
+    g = torch.Generator().manual_seed(2)
+    few, many = (torch.exp(1.5 * torch.randn(n, 3, generator=g)) for n in (300, 4000))
+    memory = describe_training(torch.zeros(300, 1), few, (3,))
+    assert memory["heavy"] == [True] * 3 and bool((many.amax(0) > 1.5 * few.amax(0)).any())
+    warn_if_far(memory, many)  # warnings are errors here
+    with pytest.warns(UserWarning, match="far outside"):
+        warn_if_far(memory, 1000 * few.median(0, keepdim=True).values)
+    normal = torch.randn(5000, 2, generator=g)
+    assert describe_training(torch.zeros(5000, 1), normal, (2,))["heavy"] == [False] * 2
+    assert describe_training(torch.zeros(5000, 1), normal, (1,))["heavy"] == [False]
+
+
 def test_pairs_of_training_do_not_judge(posterior: eq.Posterior) -> None:
     with pytest.warns(UserWarning, match="was trained on some of these pairs .* simulate new ones"):
         ds = eq.diagnose(posterior, *pairs(), samples=16, progress=False)

@@ -141,6 +141,16 @@ def test_torch_priors_are_recognised() -> None:
     assert eq.as_prior(prior) is prior
 
 
+class Counting:
+    """A prior whose `sample` takes a number instead of a shape."""
+
+    def sample(self, n: int = 1) -> torch.Tensor:
+        return torch.rand(n, 2)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(theta))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -159,8 +169,13 @@ def test_torch_priors_are_recognised() -> None:
         (lambda: eq.IndependentPrior([scipy.stats.beta([1, 2], 3)]), ValueError, "one scalar distribution"),
         (lambda: eq.IndependentPrior([scipy.stats.beta(-1, 3)]), ValueError, "SciPy refuses"),
         (lambda: eq.IndependentPrior([scipy.stats.vonmises(1)]), ValueError, "torch.distributions.VonMises"),
-        (lambda: eq.as_prior(scipy.stats.beta(2, 5)), TypeError, "eq.IndependentPrior"),
-        (lambda: eq.as_prior([td.Normal(0.0, 1.0)]), TypeError, "list.* eq.IndependentPrior"),
+        (lambda: eq.as_prior(scipy.stats.beta(2, 5)), TypeError, r"a list of one, \[prior\]"),
+        (lambda: eq.as_prior([td.Normal(0.0, 1.0), 3]), TypeError, "marginal 1 is 3"),
+        (lambda: eq.as_prior(scipy.stats.multivariate_normal([0, 0])), TypeError, r"is eq.GaussianPrior\(mean, cov\)"),
+        (lambda: eq.as_prior(scipy.stats.multivariate_t([0, 0])), TypeError, "rvs and logpdf"),
+        (lambda: eq.as_prior("uniform(0, 1)"), TypeError, "text is for the shell"),
+        (lambda: eq.as_prior(Counting()), TypeError, "takes a shape.*shape\\[0\\]"),
+        (lambda: eq.as_prior(td.Independent(td.Poisson(torch.ones(2)), 1)), ValueError, "whole numbers"),
         (
             lambda: eq.IndependentPrior([td.RelaxedBernoulli(torch.ones(()), torch.tensor(0.5))]),
             ValueError,

@@ -118,7 +118,7 @@ def save_prepare(folder: Path) -> None:
 
 
 def save_act(folder: Path) -> None:
-    _train(None, seed=2, epochs=1).save(folder / "model")
+    _train(None, seed=2, epochs=1).save(folder / "model", overwrite=True)
 
 
 def model(folder: Path) -> list[str]:

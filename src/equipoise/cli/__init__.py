@@ -1,4 +1,4 @@
-"""The command line: `equipoise run`, and what looks at its results; `fit` and `diagnose` for your own data.
+"""The command line: `equipoise run`, and what looks at its results; `simulate`, `fit`, `diagnose` for your own data.
 
 Exit codes: 0 where everything asked for is there, 1 where something is missing or failed, 2 for a command that cannot
 be understood, 130 after Ctrl-C.
@@ -21,5 +21,5 @@ except ImportError as missing:  # the core does not need them
     raise SystemExit("the command line needs typer and rich: pip install 'equipoise[cli]'") from missing
 
 # In the order in which --help lists them.
-from . import experiment, posterior, catalogue  # noqa: F401, I001
+from . import experiment, simulating, posterior, catalogue  # noqa: F401, I001
 from .app import app

@@ -9,9 +9,10 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -31,7 +32,10 @@ from .app import (
     complete_methods,
     errors,
 )
-from .user_data import load_model, read_embedding, read_observation, read_pairs, read_prior, read_shape
+from .user_data import load_model, read_embedding, read_observations, read_pairs, read_prior, read_shape
+
+if TYPE_CHECKING:
+    import numpy as np
 
 XFile = Annotated[Path | None, Option("--x", metavar="FILE", help="x.npy, where DATA is theta.npy.")]
 ThetaKey = Annotated[
@@ -80,6 +84,9 @@ def fit(
     theta_key: ThetaKey = None,
     x_key: XKey = None,
     x_shape: XShape = None,
+    names: Annotated[
+        str | None, Option(metavar="A,B", help="Names of the parameters; those that DATA has unless given.")
+    ] = None,
     embedding: Annotated[
         str | None, Option(metavar="HOW", help="'flatten', 'convolution', or FILE.py:NAME, an nn.Module of your own.")
     ] = None,
@@ -141,7 +148,7 @@ def fit(
             device=device,
             checkpoint=kept,
             progress=False if quiet else None,
-            names=pairs.names,
+            names=pairs.names if names is None else [name.strip() for name in names.split(",")],
         )
         try:
             posterior = training()
@@ -155,7 +162,7 @@ def fit(
                 ) from error
             shutil.rmtree(kept)
             posterior = training()
-        posterior.save(out)
+        posterior.save(out, overwrite=force)
         shutil.rmtree(kept, ignore_errors=True)
         if not quiet:
             print(f"{posterior!r} from {len(pairs)} pairs is in {out}; judge it with `equipoise diagnose {out} DATA`")
@@ -264,7 +271,7 @@ def calibrate(
         fresh = read_pairs(data, x, theta_key, x_key, shape, pairs)
         show = False if quiet else None
         found = temper(posterior, fresh.theta, fresh.compact(), alpha=alpha, delta=delta, seed=seed, progress=show)
-        found.save(target)
+        found.save(target, overwrite=force)
         if not quiet:
             print(f"{found.calibration}; saved in {target}")
 
@@ -273,9 +280,12 @@ def calibrate(
 def sample(
     model: Annotated[Path, Argument(metavar="MODEL", help="A saved posterior.")],
     observation: Annotated[
-        Path, Argument(metavar="X", help="The observation: .npy, .npz, .h5, or numbers in a .csv or .txt file.")
+        Path,
+        Argument(
+            metavar="X", help="One observation or several, in rows: .npy, .npz, .h5, or numbers in a .csv or .txt file."
+        ),
     ],
-    number: Annotated[int, Option("--number", "-n", metavar="N", min=1, help="How many draws.")] = 1000,
+    number: Annotated[int, Option("--number", "-n", metavar="N", min=1, help="How many draws of each.")] = 1000,
     x_key: XKey = None,
     embedding: OwnEmbedding = None,
     prior: StoredPrior = None,
@@ -286,30 +296,54 @@ def sample(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Draw parameters from a saved posterior, for one observation."""
+    """Draw parameters from a saved posterior, for one observation or for each of several.
+
+    Draws of several are a table with a first column `row`, the number of the observation from 0, or an array (N, rows,
+    parameters).
+    """
     with errors():
         check_device(device)
         if out is not None:
             check_file(out, kinds=(".csv", ".npy"))
-        import numpy as np
-
         from equipoise.posteriors.answers import labels
 
         posterior = load_model(model, embedding, prior, device)
-        x = read_observation(observation, x_key, posterior.x_shape)
-        theta = posterior.sample((number,), x, seed=seed).cpu().numpy()
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-        if out is not None and out.suffix.lower() == ".npy":
-            np.save(out, theta)
-        else:
-            names = ",".join(labels(posterior))
-            np.savetxt(sys.stdout if out is None else out, theta, "%.7g", ",", header=names, comments="")
+        x = read_observations(observation, x_key, posterior.x_shape)
+        theta = posterior.sample_batched((number,), x, seed=seed).cpu().numpy()
+        _write_draws(theta, labels(posterior), out)
         if not quiet and out is not None:
-            low, middle, high = np.quantile(theta, [0.025, 0.5, 0.975], axis=0)
-            for i, name in enumerate(labels(posterior)):
-                print(f"{name}: {middle[i]:.4g}, 95% between {low[i]:.4g} and {high[i]:.4g}")
-            print(f"{len(theta)} draws are in {out}")
+            _say_intervals(theta, labels(posterior))
+            each = "" if len(x) == 1 else f" for each of {len(x)} observations"
+            print(f"{number} draws{each} are in {out}")
+
+
+def _write_draws(theta: np.ndarray, names: Sequence[str], out: Path | None) -> None:
+    """Draws with shape `(n, B, D)` as a file, or as CSV on the screen; of one observation without its number."""
+    import numpy as np
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    n, rows, dim = theta.shape
+    if out is not None and out.suffix.lower() == ".npy":
+        np.save(out, theta[:, 0] if rows == 1 else theta)
+        return
+    table, form, header = theta.transpose(1, 0, 2).reshape(-1, dim), ["%.7g"] * dim, list(names)
+    if rows > 1:
+        table = np.column_stack([np.repeat(np.arange(rows), n), table])
+        form, header = ["%d", *form], ["row", *header]
+    np.savetxt(sys.stdout if out is None else out, table, form, ",", header=",".join(header), comments="")
+
+
+def _say_intervals(theta: np.ndarray, names: Sequence[str]) -> None:
+    """Print median and 95% interval of each parameter, for each observation."""
+    import numpy as np
+
+    low, middle, high = np.quantile(theta, [0.025, 0.5, 0.975], axis=0)
+    for row in range(theta.shape[1]):
+        begin = "" if theta.shape[1] == 1 else f"row {row}, "
+        for j, name in enumerate(names):
+            ends = f"95% between {low[row, j]:.4g} and {high[row, j]:.4g}"
+            print(f"{begin}{name}: {middle[row, j]:.4g}, {ends}")
 
 
 def _kept(checkpoint: Path) -> str:

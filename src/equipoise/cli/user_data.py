@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["load_model", "read_embedding", "read_observation", "read_pairs", "read_prior", "read_shape"]
+__all__ = ["load_model", "read_embedding", "read_observations", "read_pairs", "read_prior", "read_shape"]
 
 import math
 from pathlib import Path
@@ -86,32 +86,46 @@ def _has_names(path: Path) -> bool:
         return True
 
 
-def read_observation(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
-    """One observation from a file, with the shape that a model reads."""
+def read_observations(path: Path, key: str | None, shape: tuple[int, ...]) -> np.ndarray:
+    """Observations from a file, with shape `(B, *shape)`, shape being that of one x that a model reads.
+
+    A file holds one observation, in any shape of as many numbers, or several: along the first axis of an array, or one
+    in each row of a table or line of text.
+    """
     import numpy as np
 
     from equipoise.simulations.readers import is_table, read_array, read_observed
 
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    kind = path.suffix.lower()
+    kind, size = path.suffix.lower(), math.prod(shape)
     if kind in (".npz", ".npy", ".h5", ".hdf5"):
         x = read_array(path, key)
     elif is_table(path) and (key is not None or kind != ".csv" or _has_names(path)):
-        x = read_observed(path, _columns(key), math.prod(shape))
+        x = read_observed(path, _columns(key), size)
     else:
-        try:
-            lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
-            x = np.array([float(number) for line in lines if not line.startswith("#") for number in line.split()])
-        except ValueError as error:
-            raise ValueError(f"{path} is not numbers: {error}") from error
-    if x.size != math.prod(shape):
-        many = x.ndim > 0 and x.size == len(x) * math.prod(shape)
-        hint = "; for several, posterior.sample_batched in Python" if many else ""
+        x = _text_numbers(path)
+    if x.size == size:
+        return x.reshape(1, *shape)
+    if x.ndim == 0 or x.size != len(x) * size or not len(x):
         raise ValueError(
-            f"{path} has {x.size} numbers of shape {x.shape}; the model reads one x of shape {shape}{hint}"
+            f"{path} has {x.size} numbers of shape {x.shape}; the model reads x of shape {shape}, one or several along "
+            "the first axis (in text, one per line)"
         )
-    return x.reshape(shape)
+    return np.asarray(x.reshape(-1, *shape))
+
+
+def _text_numbers(path: Path) -> np.ndarray:
+    """The numbers of a text file, with shape `(lines, numbers)` where all lines have as many, else `(numbers,)`."""
+    import numpy as np
+
+    try:
+        lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
+        rows = [[float(word) for word in line.split()] for line in lines if not line.startswith("#")]
+    except ValueError as error:
+        raise ValueError(f"{path} is not numbers: {error}") from error
+    rows = [row for row in rows if row]
+    return np.array(rows if len({len(row) for row in rows}) == 1 else [v for row in rows for v in row])
 
 
 def read_shape(text: str | None) -> tuple[int, ...] | None:

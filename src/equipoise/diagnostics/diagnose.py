@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from equipoise.networks import matmul_precision
-from equipoise.posteriors import warn_if_seen
+from equipoise.posteriors import Posterior, warn_if_seen
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
@@ -180,6 +180,8 @@ def diagnose(
         torch=str(torch.__version__),
         notes="\n".join(notes),
     )
+    if mixture and isinstance(posterior, Posterior):
+        posterior.verdict = str(ds["verdict"].values[-1]), len(theta)
     return ds
 
 

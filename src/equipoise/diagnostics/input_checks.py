@@ -70,11 +70,12 @@ def warn_if_unlike_training(x: Tensor, surrogate: Surrogate) -> str:
     shift, spread = _moments(x, *surrogate.x_reference)
     # A feature that never varied in training has scale 1 by convention and cannot be compared by its spread.
     varies = spread > 0
-    # Heavy tails make single features jump; a mean off by a standard deviation, or a spread off by a factor 4, does
-    # not come from them.
-    far = ((shift.abs() > 1) | (varies & (spread > 4)) | (varies & (spread < 0.25))).double().mean()
-    if float(far) <= 0.05:
+    # Heavy tails make single features jump in their spread, by a factor 4 as well, but not a fifth of all features; a
+    # mean off by a standard deviation does not come from them.
+    shifted, scaled = shift.abs() > 1, varies & ((spread > 4) | (spread < 0.25))
+    if float(shifted.double().mean()) <= 0.05 and float(scaled.double().mean()) <= 0.2:
         return ""
+    far = (shifted | scaled).double().mean()
     text = (
         f"the observations do not look like those the posterior was trained on: {100 * float(far):.0f}% of the "
         "features have a mean more than one standard deviation away, or a spread more than 4 times larger or smaller. "

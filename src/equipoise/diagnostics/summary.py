@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["Summary", "summary"]
 
+import base64
 import html
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,14 +30,36 @@ CALIBRATION_PAIRS, CALIBRATION_COST = 2000, "0.01 to 0.13"
 
 
 class Summary(str):
-    """Text that a notebook shows as it is."""
+    """Text that a notebook shows as it is, with the coverage curve below if Matplotlib is installed.
+
+    Attributes:
+        dataset: what is summarised, from `diagnose`.
+    """
+
+    dataset: xr.Dataset | None = None
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
         head, *rest = html.escape(str(self)).split("\n")
-        return "<pre><b>" + head + "</b>\n" + "\n".join(rest) + "</pre>"
+        return "<pre><b>" + head + "</b>\n" + "\n".join(rest) + "</pre>" + self._picture()
+
+    def _picture(self) -> str:
+        """The coverage curve as an image in HTML."""
+        if self.dataset is None:
+            return ""
+        try:
+            from matplotlib.figure import Figure
+
+            from equipoise.plots import coverage
+        except ImportError:  # an extra
+            return ""
+        page, file = Figure(figsize=(4.6, 4.4)), io.BytesIO()
+        coverage(self.dataset, ax=page.subplots())
+        page.savefig(file, format="png", dpi=110, bbox_inches="tight")
+        content = base64.b64encode(file.getvalue()).decode()
+        return f'<img alt="expected coverage against level" src="data:image/png;base64,{content}">'
 
 
 def summary(ds: xr.Dataset) -> Summary:
@@ -51,7 +75,7 @@ def summary(ds: xr.Dataset) -> Summary:
         ds: from `diagnose`.
 
     Returns:
-        A string, which a notebook shows as text.
+        A string, which a notebook shows as text with the coverage curve.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -71,7 +95,7 @@ def summary(ds: xr.Dataset) -> Summary:
         >>> print(learnt)
         posterior: the gain over the prior is indistinguishable from 0, as if nothing was learnt
     """
-    ds = _without_copies(ds)
+    given, ds = ds, _without_copies(ds)
     members = [str(m) for m in ds["member"].values]
     judged = members[-1:] if members[-1] in ("mixture", "posterior") else members
     verdicts = dict(zip(members, (str(v) for v in ds["verdict"].values), strict=True))
@@ -79,10 +103,14 @@ def summary(ds: xr.Dataset) -> Summary:
     if len(judged) == 1:
         lines += ["", *_reported(ds.sel(member=judged[0])), ""]
     lines += _table(ds.sel(member=judged) if len(members) > MOST_ROWS else ds, verdicts)
-    allowed = f"certified conservative allows {float(ds['delta']):g} below the level"
+    delta = f"{float(ds['delta']):g}"
+    delta = f"min({delta}, ½(1 - level))" if ds.attrs.get("tolerance", "level") == "level" else delta
+    allowed = f"certified conservative allows {delta} below the level"
     lines.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
     lines += [*_leaked(ds, members), *(f"note: {note}" for note in ds.attrs["notes"].splitlines() if note)]
-    return Summary("\n".join([*lines, *_learnt(ds, verdicts), *_next(ds, verdicts, judged)]))
+    told = Summary("\n".join([*lines, *_learnt(ds, verdicts), *_next(ds, verdicts, judged)]))
+    told.dataset = given
+    return told
 
 
 def _without_copies(ds: xr.Dataset) -> xr.Dataset:
@@ -103,6 +131,9 @@ def _verdict(one: xr.Dataset, member: str, verdict: str) -> list[str]:
     lines = [f"{member}: {verdict}"]
     if verdict == OVERCONFIDENT:
         lines.append(f"  {_worst(one)}")
+    elif verdict == CERTIFIED:
+        sure = f"p = {float(one['certificate_p_value']):.2g}"
+        lines.append(f"  coverage is at least its level, less the tolerance below, at every level ({sure})")
     else:
         more = float(one["pairs_to_settle"])
         why = f"  no coverage is seen below its level (p = {float(one['verdict_p_value']):.2g})"

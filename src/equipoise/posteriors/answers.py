@@ -8,7 +8,7 @@ the user's may not have.
 
 from __future__ import annotations
 
-__all__ = ["BoundPosterior", "Region", "draws_table", "html", "labels", "mode", "predict", "region", "summary"]
+__all__ = ["BoundPosterior", "Region", "draws_table", "labels", "mode", "predict", "region", "summary"]
 
 import dataclasses
 import inspect
@@ -16,7 +16,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -247,19 +246,3 @@ def predict(
         f"the simulator gives no x of shape {posterior.x_shape}, on which the posterior was trained:\n"
         + "\n".join(text for text, _ in failures)
     ) from failures[-1][1]
-
-
-def html(posterior: Posterior) -> str:
-    """A small table for notebooks: what the posterior is, and what is known about it."""
-    record, known = posterior.record, posterior.calibration
-    rows = {
-        "method": record.get("method", {}).get("name", posterior.kind),
-        "members": posterior.n_members,
-        "simulations": f"{record['pairs']:,}" if "pairs" in record else "unknown",
-        "parameters": ", ".join(labels(posterior)),
-        "x": f"shape {posterior.x_shape}",
-        "temperature": f"{posterior.temperature:.4g}",
-        "calibration": "none" if known is None else known.message,
-    }
-    cells = "".join(f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
-    return f"<table><caption>Posterior</caption>{cells}</table>"

@@ -65,8 +65,11 @@ SAME_NUMBER, SAME_DENSITY = 2e-7, 1e-3
 T = TypeVar("T")
 
 
-def save(posterior: Posterior, path: str | Path) -> None:
-    """Write a posterior to the directory `path`, which is made if it does not exist."""
+def save(posterior: Posterior, path: str | Path, overwrite: bool = False) -> None:
+    """Write a posterior to the directory `path`, which is made if it does not exist.
+
+    Another model that is there is replaced if `overwrite` is True, and else an error, as in the shell.
+    """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a posterior is saved as a directory")
@@ -107,6 +110,8 @@ def save(posterior: Posterior, path: str | Path) -> None:
             raise TimeoutError(f"another process has been saving to {folder} for {WAIT} s; give another directory")
         time.sleep(0.05)
     try:
+        if not overwrite and _holds_another(folder, description):
+            raise FileExistsError(f"{folder} holds another model; give another directory, or overwrite=True")
         with write_whole(weights) as temporary:
             temporary.write_bytes(content)
         write_text(folder / MODEL, text)
@@ -194,6 +199,15 @@ def _is_new(posterior: Posterior) -> bool:
     """Whether there is something in it that versions before format 4 do not know: other networks, or weights."""
     spec = json.dumps(posterior.network.spec())
     return LOG_WEIGHTS in posterior.stack or any(f'"{word}"' in spec for word in ("univariate", "ranked"))
+
+
+def _holds_another(folder: Path, description: dict[str, Any]) -> bool:
+    """Whether there is a whole saved posterior in a directory, and not this one."""
+    try:
+        there, _ = _described(folder)
+    except (OSError, DamagedFile):
+        return False
+    return any(there.get(name) != value for name, value in description.items() if name != "equipoise")
 
 
 def holds_model(path: str | os.PathLike[str]) -> bool:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from equipoise.networks import LOG_WEIGHTS, Mixture, Network, StackedWeights
-from equipoise.priors import Prior
+from equipoise.support.checks import true_or_false
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
@@ -35,6 +35,7 @@ from equipoise.support.randomness import generator as make_generator
 from . import classifiers, flows
 from .cells import EVALUATIONS, fits_cells
 from .evaluation import at_once, log_ratio_of, member_ratios, some_weights
+from .member_stack import MemberStack
 from .proposals import POINTS
 from .shapes import counts, observations, paired
 from .temperature import Calibration, check_temperature
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 PER_MEMBER = ("seeds", "fold", "group")
 
 
-class Posterior:
+class Posterior(MemberStack):
     """q(θ|x) of one or several members.
 
     Arguments:
@@ -75,63 +76,16 @@ class Posterior:
         temperature: float = 1.0,
         calibration: Calibration | None = None,
     ) -> None:
-        self.network, self.stack = network, stack
+        super().__init__(network, stack)
         self.history, self.record = history, record or {}
         self.temperature, self.calibration = check_temperature(temperature), calibration
         #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
         #: or acceptance.
         self.sampler: dict[str, Any] = {}
+        #: The verdict of the last `diagnose` of the mixture, and its number of pairs; None before. It is not saved.
+        self.verdict: tuple[str, int] | None = None
 
     # --- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def prior(self) -> Prior:
-        """The prior p(θ)."""
-        return self.network.prior
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The names of the parameters; None where they have none."""
-        return self.prior.names
-
-    @property
-    def kind(self) -> str:
-        """ "flow" or "classifier"."""
-        return self.network.kind
-
-    @property
-    def x_shape(self) -> tuple[int, ...]:
-        """The shape of one observation."""
-        return self.network.x_shape
-
-    @property
-    def n_members(self) -> int:
-        """M, the number of members."""
-        return len(some_weights(self.stack))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return some_weights(self.stack).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the weights."""
-        return some_weights(self.stack).dtype
-
-    @property
-    def log_weights(self) -> Tensor | None:
-        """Log weights of the members in their mixture, with shape `(M,)`; None where all are equal."""
-        return self.stack.get(LOG_WEIGHTS)
-
-    @property
-    def can_leak(self) -> bool:
-        """Whether a member may have mass outside the prior's support: a flow not started at a bounded prior."""
-        if not getattr(self.network, "can_leak", False):
-            return False
-        far = torch.full((2, self.prior.dim), 1e30, device=self.device)
-        far[1] *= -1
-        return not bool(self.prior.contains(far).all())
 
     @property
     def members(self) -> list[Posterior]:
@@ -228,17 +182,12 @@ class Posterior:
         )
 
     def __repr__(self) -> str:
-        name = self.record.get("method", {}).get("name", self.kind)
-        heat = "" if self.temperature == 1 else f", t={self.temperature:.4g}"
-        if self.calibration is not None:
-            heat = f", {self.calibration.message}"
-        return (
-            f"Posterior({name}, {self.n_members} member(s), D={self.prior.dim}, x_shape={self.x_shape}, {self.device}"
-            f"{heat})"
-        )
+        from .description import one_line
+
+        return one_line(self)
 
     def _repr_html_(self) -> str:
-        from .answers import html
+        from .description import html
 
         return html(self)
 
@@ -251,54 +200,6 @@ class Posterior:
     def _alone(self, member: int) -> Posterior:
         """The posterior of one network, as it was trained."""
         return self.select([member])._with(1.0, None)
-
-    # --- per member, for diagnostics -------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def features(self, x: Tensor) -> Tensor:
-        """What the members' embeddings make of x with shape `(B, *x_shape)`: `(M, B, C)`, for the methods below."""
-        return self.network.embed(self.stack, x.unsqueeze(0))
-
-    @torch.no_grad()
-    def log_ratios(self, theta: Tensor, x: Tensor, *, features: Tensor | None = None, each: bool = False) -> Tensor:
-        """The raw log-ratio of every member.
-
-        Arguments:
-            theta: with shape `(*S, B, D)`.
-            x: with shape `(B, *x_shape)`.
-            features: of x, where they are known already.
-            each: θ has the shape `(M, *S, B, D)`, every member its own.
-
-        Returns:
-            With shape `(M, *S, B)`. Inside the prior's support only; nothing is checked and nothing is cut in pieces.
-        """
-        code = self.network.encode(theta if each else theta.unsqueeze(0))
-        return self.network.ratio(self.stack, code, self.features(x) if features is None else features)
-
-    @torch.no_grad()
-    def log_normalizers(self, x: Tensor) -> Tensor:
-        """What to subtract from `log_ratios` to normalise each member over the prior: `(M, B)` for `(B, *x_shape)`."""
-        if self.kind == "classifier":
-            return classifiers.log_z(self.network, self.stack, x)
-        if self.can_leak:
-            return flows.log_inside(self._flow(), self.stack, x)
-        return torch.zeros(self.n_members, len(x), dtype=self.dtype, device=self.device)
-
-    @torch.no_grad()
-    def sample_members(
-        self, n: int, x: Tensor, generator: torch.Generator, *, features: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Raw draws of every member of a flow, leaked ones included, and their raw log densities, in one pass.
-
-        Returns:
-            θ with shape `(M, n, B, D)` and log q(θ|x) with shape `(M, n, B)`.
-        """
-        flow = self._flow()
-        features = self.features(x) if features is None else features
-        theta, ratio = flows.raw_draws(flow, self.stack, features, n, generator)
-        # Outside the support a leaky flow takes its log-ratio with log p = 0.
-        log_prior = self.prior.log_prob(theta).to(ratio)
-        return theta, ratio + torch.where(log_prior.isfinite(), log_prior, 0.0)
 
     # --- the contract ----------------------------------------------------------------------------------------------
 
@@ -363,11 +264,16 @@ class Posterior:
         generator = make_generator(seed, "posterior", device=self.device)
         return self._draw(shape.numel(), x, generator, seed).reshape(*shape, len(x), self.prior.dim)
 
-    def save(self, path: str | Path) -> None:
-        """Write the posterior to a directory: weights and history as safetensors, everything else as JSON."""
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the posterior to a directory: weights and history as safetensors, everything else as JSON.
+
+        Arguments:
+            path: the directory, which is made if it does not exist.
+            overwrite: True to replace another model that is there, which is an error otherwise.
+        """
         from .files import save
 
-        save(self, path)
+        save(self, path, true_or_false("overwrite", overwrite))
 
     def to_arviz(self, x: Any, n: int = 1000, *, names: Sequence[str] | None = None, seed: int | None = None) -> Any:
         """n draws of each member for one observation, as ArviZ takes them; a member is a chain.
@@ -569,21 +475,3 @@ class Posterior:
             alike = [r for r in reports if r["sampler"] == ways[0]]
             self.sampler = {k: min(r[k] for r in alike) for k in alike[0]}
         return torch.cat(parts, 1)
-
-    def _flow(self) -> Any:
-        """The network, which can be sampled: a `Flow`, or a mixture of some."""
-        if self.kind != "flow":
-            raise TypeError("only a flow can be sampled directly; this posterior is a classifier's")
-        return self.network
-
-    def _mean(self, log_ratios: Tensor) -> Tensor:
-        """The log-ratio of the mixture from those of its members, the first axis."""
-        if self.log_weights is None:
-            return torch.logsumexp(log_ratios, 0) - math.log(len(log_ratios))
-        return torch.logsumexp(log_ratios + self.log_weights.view(-1, *[1] * (log_ratios.ndim - 1)), 0)
-
-    def _chosen(self, n: int, generator: torch.Generator) -> Tensor:
-        """Which member each of n draws is from, as their weights say."""
-        if self.log_weights is None or n == 0:
-            return torch.randint(self.n_members, (n,), generator=generator, device=self.device)
-        return torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)

@@ -11,13 +11,20 @@ __all__ = ["describe_training", "warn_if_far", "warn_if_seen"]
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.support.errors import warn
 
-#: How far outside the range of its training data an observation may lie, in units of that range.
-FAR = 0.5
+#: How far outside the range of its training data an observation may lie, in units of that range: where the tails of x
+#: are short, and where they are heavy, so that the next simulations go beyond by chance.
+FAR, FAR_HEAVY = 0.5, 9.0
+#: Tails are heavy if the range is so many times as wide as the middle nine tenths: 2 to 2.5 of a Gaussian, 3 of an
+#: exponential.
+HEAVY = 3.5
+#: How many numbers are looked at for it.
+LOOKED_AT = 1 << 22
 #: How many observations of a call are compared.
 COMPARED = 4096
 #: How many training pairs are kept, as hashes.
@@ -39,8 +46,16 @@ def describe_training(theta: Tensor, x: Tensor, shape: tuple[int, ...]) -> dict[
         "shape": list(shape),
         "low": low.double().flatten().tolist(),
         "high": high.double().flatten().tolist(),
+        "heavy": _heavy_tails(x, axes, high - low).flatten().tolist(),
         "pairs": [_fingerprint(theta[i], x[i]) for i in chosen.tolist()],
     }
+
+
+def _heavy_tails(x: Tensor, axes: list[int], width: Tensor) -> Tensor:
+    """Where tails are heavy, with the shape of `width`, the range over `axes`."""
+    rows = torch.linspace(0, len(x) - 1, min(len(x), max(64, LOOKED_AT // x[0].numel()))).long()
+    low, high = np.quantile(x[rows.to(x.device)].double().cpu().numpy(), [0.05, 0.95], axis=tuple(axes), keepdims=True)
+    return width.cpu().double() > HEAVY * torch.from_numpy(np.asarray(high - low))
 
 
 def warn_if_far(known: dict[str, Any] | None, x: Tensor) -> None:
@@ -52,6 +67,9 @@ def warn_if_far(known: dict[str, Any] | None, x: Tensor) -> None:
     # What never varied in training may differ by rounding.
     unit = torch.where(high > low, high - low, 1e-3 * high.abs()).clamp(min=torch.finfo(x.dtype).tiny)
     outside = torch.maximum(low - x, x - high) / unit
+    if "heavy" in known:  # older files do not say
+        heavy = torch.tensor(known["heavy"], device=x.device).view(known["shape"])
+        outside = torch.where(heavy, outside * FAR / FAR_HEAVY, outside)
     worst, place = outside.flatten(1).max(1)
     far = worst > FAR
     if not bool(far.any()):

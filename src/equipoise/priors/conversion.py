@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["OpaquePrior", "as_prior"]
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from equipoise.support.errors import warn
 from equipoise.support.randomness import undisturbed
 
 from .closed_forms import BoxUniform, GaussianPrior
-from .independent import IndependentPrior, scalar_marginals
+from .independent import IndependentPrior, scalar_marginals, unwrapped
 from .marginals import has_cdf
 from .prior import Prior
 from .scipy_marginals import is_scipy
@@ -25,28 +26,31 @@ from .scipy_marginals import is_scipy
 def as_prior(prior: Any) -> Prior:
     """The prior a user gave, as a `Prior`.
 
-    Box-uniform, independent and Gaussian torch distributions (and sbi's `BoxUniform` and `MultipleIndependent`) are
-    recognised and get their map to N(0, I); anything else with `sample` and `log_prob` is taken as it is.
+    A list of marginals is their product, a dictionary of them has names. Box-uniform, independent and Gaussian torch
+    distributions, also in sbi's wrappers, and sbi's `BoxUniform` and `MultipleIndependent` are recognised and get their
+    map to N(0, I). Anything else with `sample` and `log_prob` is taken as it is, after both have been tried.
 
     Example:
         >>> as_prior(td.Independent(td.Uniform(torch.zeros(2), torch.ones(2)), 1))
         BoxUniform(low=[0.0, 0.0], high=[1.0, 1.0])
+        >>> as_prior({"beta": td.Uniform(0.0, 2.0), "gamma": td.Normal(0.0, 1.0)}).names
+        ('beta', 'gamma')
     """
     if isinstance(prior, Prior):
         return _resolved(prior)
+    if isinstance(prior, Mapping | list | tuple):
+        product = IndependentPrior(prior)
+        return _resolved(_box_or(product.marginals).named(product.names))
+    prior = unwrapped(prior)
     if not (hasattr(prior, "sample") and hasattr(prior, "log_prob")):
-        advice = ""
-        if isinstance(prior, str):
-            advice = "; text is for the shell (equipoise fit --prior)"
-        elif is_scipy(prior) or isinstance(prior, list | tuple):
-            advice = "; a list of distributions, one per parameter, goes into eq.IndependentPrior"
         raise TypeError(
-            f"a prior is eq.BoxUniform(low, high), eq.GaussianPrior, eq.IndependentPrior, a torch distribution over "
-            f"vectors, or anything else with sample and log_prob; got {type(prior).__name__}{advice}"
+            f"a prior is eq.BoxUniform(low, high), eq.GaussianPrior, a list or dictionary of distributions, one per "
+            f"parameter, a torch distribution over vectors, or anything else with sample and log_prob; got "
+            f"{type(prior).__name__}{_advice(prior)}"
         )
-    if isinstance(prior, Distribution) and not prior.batch_shape and not prior.event_shape:
+    if _over_scalars(prior):
         raise ValueError(
-            f"{prior} is a distribution over scalars. For one parameter use eq.IndependentPrior([prior]), or "
+            f"{prior} is a distribution over scalars. For one parameter give a list of one, [prior], or "
             "torch.distributions.Independent over a batch of one."
         )
     if _on_a_simplex(prior):
@@ -54,15 +58,41 @@ def as_prior(prior: Any) -> Prior:
             f"{prior} lives on a simplex: its coordinates add up to 1, so it has no density over all of them. Leave "
             "out the last one, and have the simulator append 1 minus the sum of the others (see docs/priors.md)."
         )
-    if isinstance(prior, td.MultivariateNormal) and not prior.batch_shape:
+    if isinstance(prior, td.MultivariateNormal | td.LowRankMultivariateNormal) and not prior.batch_shape:
         return _resolved(GaussianPrior(prior.loc, prior.covariance_matrix))
     rows = scalar_marginals(prior)
-    boxes = [m for m in rows if isinstance(m, td.Uniform)]
-    if rows and len(boxes) == len(rows):
-        return _resolved(BoxUniform(torch.stack([m.low for m in boxes]), torch.stack([m.high for m in boxes])))
     if rows and all(has_cdf(m) for m in rows):
-        return _resolved(IndependentPrior(rows))
+        return _resolved(_box_or(rows))
     return OpaquePrior(prior)
+
+
+def _box_or(rows: Sequence[Distribution]) -> Prior:
+    """The product of scalar marginals: a box if all are uniform."""
+    boxes = [m for m in rows if isinstance(m, td.Uniform)]
+    if len(boxes) < len(rows):
+        return IndependentPrior(rows)
+    return BoxUniform(torch.stack([m.low for m in boxes]), torch.stack([m.high for m in boxes]))
+
+
+def _advice(thing: Any) -> str:
+    """What to give instead of something that is no prior."""
+    if isinstance(thing, str):
+        return "; text is for the shell (equipoise fit --prior)"
+    if type(thing).__name__.startswith("multivariate_normal"):
+        return "; SciPy's multivariate_normal(mean, cov) is eq.GaussianPrior(mean, cov)"
+    if is_scipy(thing) and hasattr(thing, "dist"):
+        return "; for one parameter give a list of one, [prior]"
+    if hasattr(thing, "rvs"):
+        return "; wrap its rvs and logpdf in an object with sample(shape) and log_prob(theta)"
+    return ""
+
+
+def _over_scalars(prior: Any) -> bool:
+    """Whether draws of a torch distribution are numbers; sbi's `RestrictedPrior` only says that they are."""
+    if not isinstance(prior, Distribution) or prior.batch_shape or prior.event_shape:
+        return False
+    with undisturbed():
+        return torch.as_tensor(prior.sample(Size([2]))).ndim < 2
 
 
 def _on_a_simplex(prior: Any) -> bool:
@@ -84,16 +114,17 @@ def _resolved(prior: Prior) -> Prior:
     infinite = ~quartiles.isfinite().all(0)
     if bool(infinite.any()):
         raise ValueError(
-            f"parameter {int(infinite.nonzero()[0])} of {prior} is too large for single precision, which ends at "
+            f"{_called(prior, int(infinite.nonzero()[0]))} of {prior} is too large for single precision, which ends at "
             "3.4e38 and in which networks compute. Rescale it: other units, or its logarithm."
         )
     low, middle, high = quartiles
     gap = torch.nextafter(middle.abs(), torch.full_like(middle, torch.inf)) - middle.abs()
     share = gap / (high - low).clamp(min=torch.finfo(dtype).tiny)
     worst = int(share.argmax())
+    spread = float(high[worst] - low[worst])
     text = (
-        f"parameter {worst} of {prior} varies too little for single precision, in which networks compute: its steps "
-        f"are {float(gap[worst]):.2g}, and the middle half of the prior spans {float(high[worst] - low[worst]):.2g}. "
+        f"{_called(prior, worst)} of {prior} varies too little for single precision, in which networks compute: its "
+        f"steps are {float(gap[worst]):.2g}, and the middle half of the prior spans {spread:.2g}. "
         "Subtract an offset from the parameter, and add it in the simulator"
     )
     if float(share[worst]) > 0.5:
@@ -101,6 +132,11 @@ def _resolved(prior: Prior) -> Prior:
     if float(share[worst]) > 0.01:
         warn(text)
     return prior
+
+
+def _called(prior: Prior, j: int) -> str:
+    """Parameter j by its name, or else its number."""
+    return f"parameter {j}" if prior.names is None else prior.names[j]
 
 
 def _support_of(distribution: Any) -> Any:
@@ -125,6 +161,31 @@ def _refuse_unresolved_draws(distribution: Any, draw: Tensor) -> None:
         )
 
 
+def _tried_draws(distribution: Any) -> Tensor:
+    """Two draws with shape `(2, D)`, or an error that says what `sample` should do."""
+    try:
+        draw = torch.as_tensor(distribution.sample(Size([2])))
+    except TypeError as error:
+        raise TypeError(
+            f"sample((2,)) of the prior, {type(distribution).__name__}, failed ({' '.join(str(error).split())[:200]}). "
+            "A prior's sample takes a shape, as torch's do: sample((n,)) gives n draws with shape (n, D). If yours "
+            "takes a number, let it take a shape and use shape[0]"
+        ) from error
+    if draw.ndim != 2 or len(draw) != 2:
+        raise ValueError(
+            "a prior is a distribution over vectors: sample((2,)) should have shape (2, D), got "
+            f"{tuple(draw.shape)}. Wrap scalar distributions in torch.distributions.Independent, or give a list with "
+            "one distribution per parameter."
+        )
+    support = _support_of(distribution)
+    if getattr(support, "is_discrete", False):
+        raise ValueError(
+            f"{distribution!r} is, at least in part, over whole numbers, and posteriors here are densities over real "
+            "ones. Draw such a parameter in the simulator, or choose a continuous one instead."
+        )
+    return draw
+
+
 class OpaquePrior(Prior):
     """Any object with `sample` and `log_prob`, as users bring them; it has no map to N(0, I) and cannot be stored.
 
@@ -136,21 +197,17 @@ class OpaquePrior(Prior):
     def __init__(self, distribution: Any, device: str | torch.device | None = None) -> None:
         self.distribution = distribution
         with undisturbed():  # looking at a prior must not advance the user's generator
-            draw = torch.as_tensor(distribution.sample((2,)))
-            if draw.ndim != 2:
-                raise ValueError(
-                    "a prior is a distribution over vectors: sample((2,)) should have shape (2, D), got "
-                    f"{tuple(draw.shape)}. Wrap scalar distributions in torch.distributions.Independent, or give "
-                    "eq.IndependentPrior a list."
-                )
-            density = torch.as_tensor(distribution.log_prob(draw))
-        if density.shape != (2,):
-            raise ValueError(
-                f"log_prob of 2 draws of the prior should have shape (2,), got {tuple(density.shape)}. Wrap the prior "
-                "in torch.distributions.Independent(prior, 1) to sum over parameters."
-            )
+            draw = _tried_draws(distribution)
+            for rows in (draw, draw[:1]):
+                density = torch.as_tensor(distribution.log_prob(rows))
+                if density.shape != rows.shape[:1]:
+                    raise ValueError(
+                        f"log_prob of {len(rows)} draw(s) of the prior should have shape ({len(rows)},), got "
+                        f"{tuple(density.shape)}. Wrap the prior in torch.distributions.Independent(prior, 1) to sum "
+                        "over parameters."
+                    )
         _refuse_unresolved_draws(distribution, draw)
-        self._anchor = draw[0]
+        self._anchor = draw[0] if draw.is_floating_point() else draw[0].to(torch.get_default_dtype())
         super().__init__(draw.shape[1], torch.device(draw.device if device is None else device))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
@@ -159,13 +216,15 @@ class OpaquePrior(Prior):
 
     def log_prob(self, value: Tensor) -> Tensor:
         value = self._check(value)
-        here = value.to(self._anchor.device).reshape(-1, self.dim)  # sbi's priors refuse more than two dimensions
+        # In the shape and precision that was tried: sbi's priors refuse more than two dimensions, and some others
+        # another dtype than that of their draws.
+        here = value.to(self._anchor).reshape(-1, self.dim)
         # torch's own validation refuses points outside the support, or NaN, instead of returning -inf.
         inside = here.isfinite().all(-1)
         if (support := _support_of(self.distribution)) is not None:
             within = support.check(here)
             inside = inside & (within if within.shape == inside.shape else within.all(-1))
-        safe = torch.where(inside.unsqueeze(-1), here, self._anchor.to(here.dtype))
+        safe = torch.where(inside.unsqueeze(-1), here, self._anchor)
         density = torch.as_tensor(self.distribution.log_prob(safe))
         return torch.where(inside, density, -math.inf).reshape(value.shape[:-1]).to(value.device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["IndependentPrior", "scalar_marginals", "to_device"]
+__all__ = ["IndependentPrior", "scalar_marginals", "to_device", "unwrapped"]
 
 import inspect
 import weakref
@@ -36,6 +36,7 @@ def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
             return marginal.marginals[0]
     if is_scipy(marginal):
         return ScipyMarginal(marginal, like)
+    marginal = unwrapped(marginal)
     if not isinstance(marginal, Distribution):
         raise TypeError(
             f"marginal {j} is {marginal!r}; give a distribution of torch.distributions, eq.LogUniform, or a frozen one "
@@ -157,8 +158,20 @@ def _arguments_of(distribution: Distribution) -> dict[str, Tensor]:
     return {n: torch.as_tensor(getattr(distribution, n)) for n in names}
 
 
+#: Classes of sbi that change the dtype of a torch distribution, or the shape of its densities, and nothing else.
+WRAPPERS = ("PytorchReturnTypeWrapper", "OneDimPriorWrapper")
+
+
+def unwrapped(prior: Any) -> Any:
+    """The torch distribution inside sbi's wrappers; anything else as it is."""
+    while type(prior).__name__ in WRAPPERS and isinstance(inside := getattr(prior, "prior", None), Distribution):
+        prior = inside
+    return prior
+
+
 def scalar_marginals(prior: Any) -> list[Distribution]:
     """The marginals of a product of one-dimensional distributions; empty where it is something else."""
+    prior = unwrapped(prior)
     if isinstance(prior, td.Independent) and prior.reinterpreted_batch_ndims == 1:
         return scalar_marginals(prior.base_dist)
     if parts := getattr(prior, "dists", None):  # sbi's MultipleIndependent

@@ -60,7 +60,8 @@ def from_normal(marginal: Distribution, z: Tensor) -> Tensor:
         case td.Normal():
             return marginal.loc + marginal.scale * z
         case td.LogNormal():
-            return (marginal.loc + marginal.scale * z).exp()
+            limits = torch.finfo(z.dtype)  # beyond which exp gives 0 or infinity, outside the support
+            return (marginal.loc + marginal.scale * z).exp().clamp(limits.tiny, limits.max)
     wide = z.double().clamp(0.1 - Z_MAX, Z_MAX - 0.1)  # the solver must see a crossing: short of where z saturates
     try:
         if scipy_marginals.has_scipy_cdf(marginal):

@@ -82,7 +82,8 @@ def adapt(
     if doubt:
         warn(
             "the simulator takes one theta and a batch of them, but the rows of a batch depend on each other. It is "
-            "called one theta at a time. If that is wrong, pass batched=True, which is faster; if not, batched=False."
+            "called one theta at a time. If that is wrong, pass batched=True, which is faster; if not, batched=False "
+            "(in the shell, --batched or --one-by-one)."
         )
     if not repeatable:
         warn(

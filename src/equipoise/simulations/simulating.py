@@ -78,7 +78,8 @@ def simulate(
     """Draw n parameters from the prior and simulate each of them.
 
     Arguments:
-        prior: a distribution over vectors: anything with `sample` and `log_prob`.
+        prior: a distribution over vectors, a list or dictionary of distributions, one per parameter, or anything with
+            `sample` and `log_prob`.
         simulator: `simulator(theta)` or `simulator(theta, seed=...)`. `seed` is a 63-bit integer for
             `numpy.random.default_rng` or `torch.Generator`; the global generators are set as well, for simulators
             that use those.
@@ -133,7 +134,8 @@ def simulate(
     try:
         adapter = adapt(simulator, _draw(prior, seed, PROBES, 0), seed, batched, array)
     except Failure as failure:
-        raise _error(failure, 0, None, "The simulator failed on a draw from the prior") from failure.__cause__
+        what = "The simulator failed on a draw from the prior"
+        raise _error(failure, 0, None, what, names) from failure.__cause__
     manifest = Manifest(
         prior=_describe(prior),
         simulator=name or simulator_name(simulator),
@@ -154,7 +156,7 @@ def simulate(
         pool = Workers(adapter, int(seed), max(size, 1))
         with Progress("simulating", n, progress, done=n - min(n, len(pending) * block_size)) as bar:
             bar.advance(0)
-            _work(_units(sink, pending, pool), pool, sink, bar, on_invalid)
+            _work(_units(sink, pending, pool), pool, sink, bar, on_invalid, names)
     except BaseException:
         sink.save()
         raise
@@ -169,7 +171,14 @@ def simulate(
     return pairs
 
 
-def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress, on_invalid: str) -> None:
+def _work(
+    units: Iterator[Unit | None],
+    pool: Workers,
+    sink: Sink,
+    bar: Progress,
+    on_invalid: str,
+    names: Sequence[str] | None,
+) -> None:
     """Keep the pool busy until every block is complete or something fails."""
     running, invalid, more = 0, 0, True
     failed: tuple[int, Failure] | None = None
@@ -208,7 +217,7 @@ def _work(units: Iterator[Unit | None], pool: Workers, sink: Sink, bar: Progress
             failed, more = (outcome.block, failure), False
     if failed is not None:
         row = failed[0] * sink.size + failed[1].row
-        raise _error(failed[1], row, sink, f"Simulation {row} failed")
+        raise _error(failed[1], row, sink, f"Simulation {row} failed", names)
 
 
 def _units(sink: Sink, pending: list[int], pool: Workers) -> Iterator[Unit | None]:
@@ -245,13 +254,16 @@ def _draw(prior: Prior, seed: int, size: int, block: int) -> np.ndarray:
     return theta
 
 
-def _error(failure: Failure, row: int, sink: Sink | None, what: str) -> SimulationError:
+def _error(failure: Failure, row: int, sink: Sink | None, what: str, names: Sequence[str] | None) -> SimulationError:
     finished, theta = None if sink is None else sink.finished(), torch.as_tensor(failure.theta)
-    message = f"{what} at theta = {theta.tolist()}: {failure.reason}"
+    where = f"theta = {theta.tolist()}"
+    if names is not None:
+        where = ", ".join(f"{name} = {value:.6g}" for name, value in zip(names, theta.tolist(), strict=True))
+    message = f"{what} at {where}: {failure.reason}"
     if sink is not None and sink.path is not None:
         message += (
             f"\nWhat was finished is kept in {sink.path}: the same call goes on from there, with same_simulator=True "
-            "if you fix the simulator."
+            "(in the shell, --same-simulator) if you fix the simulator."
         )
     elif finished is not None:
         message += f"\nThe {len(finished)} simulations finished by then are in the error's `simulations`."

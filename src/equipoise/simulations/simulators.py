@@ -163,7 +163,8 @@ class Adapter:
         if x.ndim == 0 or len(x) != len(theta):
             raise ValueError(
                 f"the simulator was given {len(theta)} parameters at once and returned shape {x.shape}; it "
-                f"should return ({len(theta)}, …). If it takes one theta at a time, pass batched=False."
+                f"should return ({len(theta)}, …). If it takes one theta at a time, pass batched=False (in the "
+                "shell, --one-by-one)."
             )
         return x.reshape(-1, 1) if x.ndim == 1 else x
 

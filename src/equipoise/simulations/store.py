@@ -167,8 +167,8 @@ class Store:
                 raise ValueError(
                     f"the simulator {manifest.simulator!r} has changed since {path} was begun ({change}), and rows of "
                     "two simulators must not mix. Use another directory for the new one. If the change does not matter "
-                    "(it computes the same, or failed where it was fixed), pass same_simulator=True once; with a "
-                    "version= of your own, the source is not looked at."
+                    "(it computes the same, or failed where it was fixed), pass same_simulator=True once (in "
+                    "the shell, --same-simulator); with a version= of your own, the source is not looked at."
                 )
             store.manifest = replace(store.manifest, source=manifest.source, version=manifest.version)
             write_text(path / "manifest.json", store.manifest.json() + "\n")

@@ -78,14 +78,16 @@ def fit(
             which hold x too.
         x: what the simulator made of them, with shape `(N, *x_shape)`: a tensor, an array, a table, the simulations
             themselves, or what reads rows from a file (`numpy.memmap`, an h5py dataset).
-        prior: `eq.BoxUniform`, any torch distribution over vectors, or anything with `sample` and `log_prob`.
+        prior: `eq.BoxUniform`, a list or dictionary of distributions, one per parameter, any torch distribution over
+            vectors, or anything with `sample` and `log_prob`.
         method: "calibrated", small spline flows, cross-fitted, mixed, and tempered until their coverage is
             conservative; a method of the paper by its name in `eq.METHODS`; one of your own,
             `eq.METHODS["bnpe"].but(hidden=(64, 64))`; or several of these, whose members are mixed.
         balance: "none", "chi2", "kl", or for contrastive losses "multiclass"; None follows the method.
         balance_strength: λ; None follows the method (100 in balanced rows).
         start: "random", "prior" or "prior_base", for flows; None follows the method.
-        members: how many networks to train; the posterior is their mixture. None for 5 of each method.
+        members: how many networks to train; the posterior is their mixture. None for 5 of each method. `members=1` is
+            a quick look: with the default method one network on one split, neither cross-fitted nor calibrated.
         epochs: at most this many; None follows the settings (500).
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
             steps, 12 if the method is "calibrated").
@@ -194,11 +196,11 @@ def fit(
         whole = weighted_by_score(whole, whole.record["group"], pairs)
     if calibrate:
         whole = calibrated(whole, pairs, seed, progress)
-        assert whole.calibration is not None
-        if progress is not False:
-            print(f"{whole!r}", file=sys.stderr)
-        if not whole.calibration.certified:
-            warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
+    if mixture and progress is not False:
+        few = f"; {FOLDS} members or more are cross-fitted and calibrated" if members < FOLDS else ""
+        print(f"{whole!r}{few}", file=sys.stderr)
+    if whole.calibration is not None and not whole.calibration.certified:
+        warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
     return whole if device is not None else whole.to(home)
 
 
