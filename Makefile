@@ -37,9 +37,9 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m equipoise.demo
 	$(BIN)/equipoise run --out demo
 
-# A process for each core, up to four; a file's tests stay together.
+# A process for each core, up to four; a file's tests stay together, and files begin in the order of conftest.py.
 test: lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The long versions of tests/soak; docs/reliability.md has what they count.
 soak: $(VENV)/.dev
