@@ -39,9 +39,9 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m equipoise.demo
 	$(BIN)/equipoise run --out demo
 
-# A process for each core, up to four; a file's tests stay together.
+# A process for each core, up to four; a file's tests stay together, and files begin in the order of conftest.py.
 test: lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Notebooks are executed again only if they or the package changed (build/notebooks keeps their outputs).
 docs: $(VENV)/.dev

@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import subprocess
+import runpy
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from equipoise import BoxUniform, GaussianPrior
+from equipoise.support.devices import fixed_threads
 from equipoise.support.randomness import isolated
 
 HERE = Path(__file__).parents[1] / "benchmarks"
 
 
-def printed(name: str, *options: str) -> str:
-    """What a benchmark prints."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / f"{name}.py"), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a benchmark as a script and give what it prints. In this process: to start one takes longer than most."""
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def run(name: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+        capsys.readouterr()
+        with warnings.catch_warnings(), fixed_threads(1), isolated(0):
+            warnings.simplefilter("ignore")  # trainings so short are warned of
+            try:
+                runpy.run_path(str(HERE / f"{name}.py"), run_name="__main__")
+            except SystemExit as ended:
+                if ended.code:
+                    pytest.fail(f"{name} ended with {ended.code}: {capsys.readouterr().err}")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["NRE", "BNPE"])
-def test_training_times_the_authors_step_and_ours(case) -> None:
+def test_training_times_the_authors_step_and_ours(case, printed) -> None:
     options = ("--device", "cpu", "--cases", case, "--stacks", "2", "--seconds", "0.01", "--eager")
     (line,) = [text for text in printed("training", *options).splitlines() if text.startswith(case)]
     theirs, ours, ratio, _ = map(float, line.removeprefix(case).split())
@@ -41,7 +50,7 @@ def test_training_times_the_authors_step_and_ours(case) -> None:
 
 
 @pytest.mark.slow
-def test_jumps_are_counted_for_every_limit() -> None:
+def test_jumps_are_counted_for_every_limit(printed) -> None:
     text = printed("jumps", "--device", "cpu", "--members", "2", "--epochs", "2", "--budget", "512")
     counts = re.findall(r"^float32 +(none|20|5|1) +(\d)/2", text, flags=re.MULTILINE)
     assert [limit for limit, _ in counts] == ["none", "20", "5", "1"]
@@ -49,13 +58,13 @@ def test_jumps_are_counted_for_every_limit() -> None:
 
 
 @pytest.mark.slow
-def test_diagnostics_stand_beside_their_peers() -> None:
+def test_diagnostics_stand_beside_their_peers(printed) -> None:
     text = printed("diagnostics", "--pairs", "50", "--peer-pairs", "2", "--samples", "16")
     assert "lampe" in text and "sbi" in text
 
 
 @pytest.mark.slow
-def test_defaults_are_judged_as_mixtures_and_one_by_one() -> None:
+def test_defaults_are_judged_as_mixtures_and_one_by_one(printed) -> None:
     options = ("--tasks", "two_moons", "--methods", "bnpe", "--budgets", "128", "--runs", "2", "--members", "2")
     *_, line = printed("defaults", *options, "--epochs", "1", "--pairs", "100", "--device", "cpu").splitlines()
     cells = [c.strip() for c in line.strip("|").split("|")]
@@ -65,7 +74,7 @@ def test_defaults_are_judged_as_mixtures_and_one_by_one() -> None:
 
 
 @pytest.mark.slow
-def test_images_and_series_from_memory_and_from_disk() -> None:
+def test_images_and_series_from_memory_and_from_disk(printed) -> None:
     options = ("--device", "cpu", "--simulations", "300", "--epochs", "1", "--pairs", "50")
     options += ("--seconds", "0.001", "--side", "8", "--length", "9")
     rows = [[c.strip() for c in t.strip("|").split("|")] for t in printed("own", *options).splitlines()[-6:]]
@@ -76,7 +85,7 @@ def test_images_and_series_from_memory_and_from_disk() -> None:
 
 
 @pytest.mark.slow
-def test_peers_train_on_the_same_simulations_and_nothing_is_computed_twice(tmp_path: Path) -> None:
+def test_peers_train_on_the_same_simulations_and_nothing_is_computed_twice(tmp_path: Path, printed) -> None:
     file = tmp_path / "peers.csv"
     options = ("--quick", "--problems", "switch", "--budgets", "200", "--pairs", "60", "--out", str(file))
     options += ("--methods", "equipoise,lampe-nsf,sbi-maf")

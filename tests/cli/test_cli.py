@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked import Forked
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -532,12 +533,6 @@ app(prog_name="equipoise")
 """
 
 
-def started(*arguments):
-    command = [sys.executable, "-c", EAGER, *map(str, arguments)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
     """Two hundred pairs of one parameter and ten numbers."""
@@ -561,7 +556,7 @@ def test_a_fit_that_is_stopped_goes_on(few, tmp_path):
         return told
 
     kept = tmp_path / "stopped" / "checkpoint"
-    first = started(*command("stopped"))
+    first = Forked(EAGER, *command("stopped"))
     until = time.monotonic() + 240
     while not any(kept.glob("*.safetensors")) and time.monotonic() < until and first.poll() is None:
         time.sleep(0.01)
@@ -575,10 +570,10 @@ def test_a_fit_that_is_stopped_goes_on(few, tmp_path):
     told = equipoise(*command("stopped"), "--seed", 1, code=2).output
     assert "an unfinished training of other data or options" in told and "--force" in told
 
-    told = ended(started(*command("stopped")))
+    told = ended(Forked(EAGER, *command("stopped")))
     assert int(told.split("begins at epoch ")[1].split()[0]) > 0 and f"{kept} keeps an unfinished training" in told
     assert not kept.exists()
-    assert "begins at epoch 0" in ended(started(*command("whole")))
+    assert "begins at epoch 0" in ended(Forked(EAGER, *command("whole")))
     one, other = (eq.load(tmp_path / out).stack for out in ("stopped", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)
 

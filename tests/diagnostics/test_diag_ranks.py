@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 
@@ -181,6 +182,16 @@ def grid_ranks(task: eq.Task, theta: Tensor, x: Tensor, side: int, warp: int = 1
     return np.array(ranks)
 
 
+@functools.cache
+def grid_references(name: str, checked: int, side: int, warp: int) -> tuple[eq.Simulations, np.ndarray, np.ndarray]:
+    """Pairs of a task, and the ranks of the first of them on a fine grid and on one of 100 × 100."""
+    task = eq.task(name)
+    data = eq.simulate(task.prior, task.simulate, 60, seed=5)
+    grids = ((side, warp), (100, 1))
+    fine, fixed = (grid_ranks(task, data.theta[:checked], data.x[:checked], *grid) for grid in grids)
+    return data, fine, fixed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("samples", "most", "factor"), [(511, 0.1, 2.0), (1000, 0.9, 0.5)], ids=["points", "cells"])
 @pytest.mark.parametrize(("name", "side", "warp"), [("slcp", 450, 3), ("two_moons", 1000, 1)])
@@ -191,9 +202,7 @@ def test_fewer_evaluations_beat_a_fixed_grid(name: str, side: int, warp: int, sa
     them has at most half of it. (For a trained network, which is smoother, it takes a fifth of them.)
     """
     task, checked = eq.task(name), 16
-    data = eq.simulate(task.prior, task.simulate, 60, seed=5)
-    reference = grid_ranks(task, data.theta[:checked], data.x[:checked], side, warp)
-    fixed = grid_ranks(task, data.theta[:checked], data.x[:checked], 100)
+    data, reference, fixed = grid_references(name, checked, side, warp)
     posterior = ExactPosterior(task)
     found = [
         diagnose(posterior, data.theta, data.x, samples=samples, seed=s)["rank"][0].values[:checked] for s in range(3)

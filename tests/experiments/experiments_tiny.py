@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from forked import COMMAND, Forked
 
 from equipoise.experiments import Folder
 
@@ -42,35 +42,22 @@ def write_toml(path: Path, grid: dict[str, Any]) -> Path:
     return path
 
 
+def arguments(grid: Path, out: Path, *options: str) -> list[str]:
+    """Of the command `equipoise`."""
+    return ["run", "--grid", str(grid), "--out", str(out), "--threads", "1", *options]
+
+
 def command(grid: Path, out: Path, *options: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "equipoise",
-        "run",
-        "--grid",
-        str(grid),
-        "--out",
-        str(out),
-        "--threads",
-        "1",
-        *options,
-    ]
+    return [sys.executable, "-m", "equipoise", *arguments(grid, out, *options)]
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
 
-def start(grid: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(grid, out, "--no-report", *options),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def start(grid: Path, out: Path, *options: str) -> Forked:
+    """The command in a process of its own."""
+    return Forked(COMMAND, *arguments(grid, out, "--no-report", *options), together=True)
 
 
 def cells(path: Path) -> dict[str, dict[str, np.ndarray]]:

@@ -34,6 +34,9 @@ SIZES = [
     (3, 5, 1, 14, 4, 16, 2),
     (1, 150, 1, 3, 2, 8, 2),
 ]
+#: Every size in both ways; and, for images and a series of several layers, in the way of `should_fuse`, which takes one
+#: for the first layer and the other for the second.
+CHOICES = [(size, fuse) for size in SIZES for fuse in (True, False)] + [(SIZES[i], None) for i in (1, 2, 5)]
 
 
 def reference(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -91,8 +94,7 @@ def assert_near(got: Tensor, want: Tensor, tolerance: float) -> None:
     assert error < tolerance, error
 
 
-@pytest.mark.parametrize("fuse", [None, True, False])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "fuse"), CHOICES)
 def test_layers_and_gradients_are_pytorchs(size: tuple[int, ...], fuse: bool | None) -> None:
     x, weights, biases = random_stack(size)
     cotangent = torch.randn(reference(x, weights, biases)[0][-1].shape, generator=torch.Generator().manual_seed(9))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributions as td
+from forked import Forked
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -43,13 +42,9 @@ SCRIPT = """
 @pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_weights(tmp_path: Path) -> None:
     """kill -9 at three moments, then to the end; against a run that nobody killed."""
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(SCRIPT))
 
-    def run(checkpoint: str, out: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, script, tmp_path / checkpoint, tmp_path / out], env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
+    def run(checkpoint: str, out: str) -> Forked:
+        return Forked(textwrap.dedent(SCRIPT), tmp_path / checkpoint, tmp_path / out)
 
     assert run("undisturbed", "a").wait(300) == 0
     file = tmp_path / "killed" / "stack-0.safetensors"
@@ -58,7 +53,7 @@ def test_a_killed_training_ends_in_the_same_weights(tmp_path: Path) -> None:
         process = run("killed", "b")
         before = file.stat().st_mtime_ns if file.exists() else 0
         while process.poll() is None and (not file.exists() or file.stat().st_mtime_ns == before):
-            pass
+            time.sleep(0.001)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             seen += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ import equipoise as eq
 from equipoise.methods import resolve
 from equipoise.networks import Convolutional, Flat, choose_embedding
 from equipoise.training import PAPER, Member
+from equipoise.training import step as training_step
 from equipoise.training.modules import MOST_RANKED, SHORT, as_embedding, ranked_columns
 
 FIVE = dataclasses.replace(PAPER, batch_size=32, epochs=5)
@@ -77,7 +79,10 @@ def test_a_module_that_looks_at_its_values_trains() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at all
-def test_a_recurrent_module_trains_beside_a_compiler() -> None:
+def test_a_recurrent_module_trains_beside_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler traces, forwards and backwards, is run as it is: `test_training_step` writes it in C++."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(training_step, "_PROGRAMS", {})
     theta, x = series()
     own = Recurrent()
     fixed: dict = {"embedding": own, "method": "nre", "members": 2, "clip": None}
