@@ -55,6 +55,8 @@ LEDGER = (
 #: What variables mean that `diagnose` does not describe.
 MEANINGS = {
     "verdict_holm": "verdict with Holm's correction over all cells",
+    "released_coverage": "expected coverage of the first pairs by the released recipe, on which grids were published",
+    "released_coverage_auc": "coverage AUC of the first pairs by the released recipe",
     "train_seconds": "what its networks took of the training of their stack; cells may share networks",
     "steps": "steps of its networks together",
     "stack_seconds": "the whole of the stack that the cell belongs to, which `stack` names",
