@@ -120,7 +120,7 @@ def start_picture(folder: Path) -> str:
 
 def pictures_of(task: str, folder: Path) -> str:
     """The gallery of a task."""
-    pictured(task, folder)
+    pictured(grid, task, folder)
     return picture(
         f"gallery-{task}", "paper", f"Posteriors of one {TASKS[task]} observation, methods × budgets", folder
     )

@@ -43,6 +43,8 @@ def tasks_figure(seed: int = 0) -> Any:
                 example.instead(below, made, seed)
             for ax in (above, below):
                 ax.set_box_aspect(1)
+                if len(ax.get_xticks()):  # few enough that their labels do not meet
+                    ax.locator_params(nbins=5)
     return figure
 
 

@@ -206,19 +206,19 @@ def check_method(name: str, options: dict[str, Any]) -> None:
         raise ValueError(did_you_mean(recipe, RECIPES, "recipe"))
 
 
-def method_facts(label: str, protocol: str) -> dict[str, Any]:
-    """What travels with results of a method: what figures of a protocol call it, and its row.
+def method_facts(label: str) -> dict[str, Any]:
+    """What travels with results of a method: what figures call it, and its row.
 
     Example:
-        >>> method_facts("brnpe", "paper")["label"], method_facts("brnpe", "released")["label"]
-        ('BRNPE', 'BNPE')
-        >>> method_facts("bnpe[strength=10,unbiased=true]", "paper")
+        >>> method_facts("brnpe")["label"]
+        'BRNPE'
+        >>> method_facts("bnpe[strength=10,unbiased=true]")
         {'label': 'BNPE (strength 10, unbiased)', 'network': 'flow', 'loss': 'npe', 'balance': 'chi2', 'strength': 10.0,
          'start': 'random'}
     """
     (entry,) = entries_of([label], "methods", check_method)
     row = resolve_entry(entry)[0]
-    name = FIGURE_LABELS.get(protocol, FIGURE_LABELS["paper"]).get(entry.name, row.paper.partition(",")[0] or row.name)
+    name = FIGURE_LABELS.get(entry.name, row.paper.partition(",")[0] or row.name)
     names = ("network", "loss", "balance", "strength", "start")
     return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}
 

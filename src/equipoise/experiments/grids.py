@@ -295,15 +295,15 @@ def _check(grid: Grid) -> None:
         true_or_false("share_rolls", grid.share_rolls)
     if not isinstance(grid.streams, str):
         raise GridError(f"streams is a name that seeds are keyed by, got {grid.streams!r}")
+    known = list(PROTOCOLS[grid.protocol].settings.numbers())
+    for key, _ in grid.training:
+        if key not in known:
+            raise GridError(did_you_mean(key, known, "training setting"))
     rules = grid.rules("flow")
     if rules.released_pairs and rules.recipe == "released":
         raise GridError("released_pairs has nothing to add: recipe is 'released' already; leave one of them out")
     if rules.released_pairs > rules.pairs:
         raise GridError(f"released_pairs = {rules.released_pairs}, but there are {rules.pairs} coverage pairs")
-    known = list(PROTOCOLS[grid.protocol].settings.numbers())
-    for key, _ in grid.training:
-        if key not in known:
-            raise GridError(did_you_mean(key, known, "training setting"))
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
         row, keep, recipe, training = grid.resolved(entry)

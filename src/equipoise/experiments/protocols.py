@@ -55,10 +55,7 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 #: What figures call a method, where that is not the paper's name of it: the paper has one name for two methods, the
 #: text's and the one behind the published figures.
-FIGURE_LABELS: dict[str, dict[str, str]] = {
-    "paper": {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init"},
-    "released": {"bnpe": "BNPE (text)", "bnpe_init": "BNPE Init (text)"},
-}
+FIGURE_LABELS: dict[str, str] = {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -288,7 +288,7 @@ def _pictures(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.Da
 
 def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
     """What figures and readers need to know of the tasks and methods, along their axes."""
-    rows = [method_facts(label, grid.protocol) for label in ds["method"].values]
+    rows = [method_facts(label) for label in ds["method"].values]
     found: dict[str, Any] = {f"method_{name}": ("method", [row[name] for row in rows]) for name in rows[0]}
     return found | {"task_label": ("task", [task_label(label) for label in ds["task"].values])}
 
