@@ -112,9 +112,9 @@ def toy() -> Iterator[dict[str, float | str]]:
 
 
 def train(
-    names: tuple[str, ...] = ("weinberg", "slcp"), budget: int = 4096, epochs: int = 100, runs: int = 3, pairs: int = 2000
+    names: tuple[str, ...] = ("weinberg",), budget: int = 8192, steps: int = 1500, runs: int = 3, pairs: int = 2000
 ) -> Iterator[dict[str, float | str]]:
-    """One row for each task, batch size, objective and run."""
+    """One row for each task, batch size, objective and run. With either batch size there are about as many steps."""
     small = {"hidden": (64, 64, 64)}
     bnre = eq.METHODS["bnre"].but(**small)
     methods = {
@@ -128,6 +128,7 @@ def train(
         theta, x = (p := eq.simulate(task.prior, task.simulate, pairs, seed=10_000)).theta, p.x
         exact = task.log_posterior(theta, x) - task.prior.log_prob(theta)
         members = [Member(method, seed=run, data=run) for method in methods.values() for run in range(runs)]
+        epochs = -(-steps // (int(0.9 * budget) // n))
         settings = dataclasses.replace(PAPER, epochs=epochs, batch_size=n, early_stop=False)
         started = time.process_time()
         found = eq.fit_many(members, [(d.theta, d.x) for d in data], prior=task.prior, settings=settings)

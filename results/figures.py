@@ -297,7 +297,8 @@ def planes(name: str, folder: Path) -> Figure:
         task = tasks[i % len(tasks)]
         if task in ZOOMED:
             (left, right), (low, high) = ZOOMED[task]
-            ax.set(xlim=(left, right), ylim=(low, high))
+            least, most = ax.get_ylim()  # what is shaded as overconfident ends there
+            ax.set(xlim=(left, right), ylim=(max(low, least), min(high, most)))
             if i < len(tasks):
                 ax.set_title(f"{TASKS[task]}, zoomed")
             for text in ax.texts:
@@ -313,12 +314,12 @@ def gallery(name: str, task: str, folder: Path) -> Figure:
 
 def diagnostics(folder: Path) -> Figure:
     """What a diagnosis shows: coverage of single networks and of their mixture, and coverage minus level."""
-    run = opened("mixture", folder).ds.sel(task="slcp", budget=1024, run=0)
+    run = opened("mixture", folder).ds.sel({"task": "slcp", "budget": 1024, "run": 0})
     figure = _figure(WIDTH, 2.7)
     axes, level = figure.subplots(1, 3), run["level"].values
     axes[2].plot([0, 1], [0, 0], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
     for ax, method, colour in zip(axes, ("npe", "bnpe_init"), (HUES[2], HUES[0]), strict=False):
-        one = run.sel(method=method)
+        one = run.sel({"method": method})  # the keyword `method` is xarray's own
         ax.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
         ax.plot(level, one["member_coverage"].transpose("level", "member"), color=GREY, linewidth=0.6, alpha=0.7)
         ends = [one[f"coverage_{end}"].values for end in ("lower", "upper")]
