@@ -10,8 +10,8 @@ estimate, loss + λ(g² + Var s̄), and with that of the unbiased one, loss + λ
 t = 1/(1 + λ/n).
 
 *Train*: BNRE with both estimates and NRE, with batches of 64 and 1024, on tasks whose exact posterior is known. Kept
-are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact log-ratio
-over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one.
+are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact
+log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from experiments_tiny import TINY, assert_same_cells
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments import cells_of, Folder, collect, load_grid, merge, read_results, run_grid, state_of
+from equipoise.experiments import Folder, cells_of, collect, load_grid, merge, read_results, run_grid, state_of
 from equipoise.support.errors import DamagedFile
 from equipoise.support.files import append_digest
 

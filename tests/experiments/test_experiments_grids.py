@@ -255,7 +255,7 @@ def test_methods_may_train_with_batches_and_products_of_their_own():
         of_methods = {dict(entry.options).get("batch_size", 32) for entry in grid.methods if entry.label in stack.label}
         assert of_methods == {stack.settings.batch_size} and stack.settings.epochs == 3
     assert len({stack.identity for stack in stacks}) == len(stacks)
-    with pytest.raises(GridError, match="bnre.batch_size=32. and bnre are the same"):
+    with pytest.raises(GridError, match=r"bnre\[batch_size=32\] and bnre are the same"):
         load_grid(TINY | {"methods": ["bnre", "bnre[batch_size=32]"]})
     with pytest.raises(GridError, match="batch_size"):
         load_grid(TINY | {"methods": ["bnre[batch_size=1]"]})
@@ -265,8 +265,12 @@ def test_methods_may_train_with_batches_and_products_of_their_own():
 
 @pytest.mark.parametrize(
     ("name", "cells", "stacks"),
-    [("rolls", 3 * 4 * 4 * 10, 12), ("bnre_slcp", 4 * 6 * 5, 12), ("escape", 2 * 2 * 20, 2)]
-    + [("estimate", 3 * 2 * 84 * 5, 3 * 2 * 4 * 2)],
+    [
+        ("rolls", 3 * 4 * 4 * 10, 12),
+        ("bnre_slcp", 4 * 6 * 5, 12),
+        ("escape", 2 * 2 * 20, 2),
+        ("estimate", 3 * 2 * 84 * 5, 3 * 2 * 4 * 2),
+    ],
 )
 def test_the_grids_of_open_questions(name, cells, stacks):
     grid = load_grid(name)

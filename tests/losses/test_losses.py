@@ -261,7 +261,14 @@ def test_the_unbiased_estimates_are_unbiased_and_the_plain_ones_are_not() -> Non
         (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3, normalized=True, normalizer=2), 3),
         (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=2, normalized=True, normalizer=4), 4),
     ],
-    ids=["binary", "binary, normalised", "multiclass", "multiclass, rolls apart", "multiclass, few rolls", "multiclass, many rolls"],
+    ids=[
+        "binary",
+        "binary, normalised",
+        "multiclass",
+        "multiclass, rolls apart",
+        "multiclass, few rolls",
+        "multiclass, many rolls",
+    ],
 )
 def test_the_unbiased_balance_of_an_objective_leaves_out_all_that_share_a_parameter(
     objective: Objective, bandwidth: int

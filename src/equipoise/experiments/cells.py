@@ -1,18 +1,18 @@
 """Cells and stacks: what is computed, and what is computed together.
 
 A cell is one task, budget, method and run. Its identity is a hash of everything that determines its result; the same
-cell has the same identity in every grid that contains it, on every machine. Where the numbers change although no
+cell has the same identity in every grid of the same `streams`, on every machine. Where the numbers change although no
 setting did (a corrected loss, another stream of random numbers), `NUMERICS` is raised, and nothing computed before
 counts any longer.
 
-Cells that share a task, a budget, a network and the settings of the training form a stack, which is trained, judged and
-written as one unit. Cells that differ in the weights they keep or in how they are judged share their training. The grid alone decides what is in
-a stack, so that resuming never changes what a member is stacked with: rounding depends on it, which training amplifies,
-and so do the draws of those that are judged together. A part of a grid, some of its tasks or budgets, has the same
-stacks; fewer methods or runs make other ones.
+Cells that share a task, a budget, a network and the settings of the training form a stack, which is trained, judged
+and written as one unit. Cells that differ in the weights they keep or in how they are judged share their training. The
+grid alone decides what is in a stack, so that resuming never changes what a member is stacked with: rounding depends
+on it, which training amplifies, and so do the draws of those that are judged together. A part of a grid, some of its
+tasks or budgets, has the same stacks; fewer methods or runs make other ones.
 
-Seeds are keyed by the grid's `streams` (its name, unless it says otherwise) and by what they are for. A run of a task has
-one set of simulations, of which a smaller budget reads a prefix, and one seed per member, whatever the method and
+Seeds are keyed by the grid's `streams` (its name, unless it says otherwise) and by what they are for. A run of a task
+has one set of simulations, of which a smaller budget reads a prefix, and one seed per member, whatever the method and
 budget: methods of a grid are compared on the same simulations, first weights and shuffles. Runs of two grids are
 independent. Results stored before there were `streams` were keyed by task and run alone: their grids share simulations
 and first weights.
@@ -222,7 +222,13 @@ def _common(
         "task": [task.name, dict(task.options)],
         "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
         "settings": _fields(grid.settings(keep, own), SETTINGS),
-        "judge": [recipe, rules.pairs, rules.test, rules.samples, *([rules.released_pairs] * (rules.released_pairs > 0))],
+        "judge": [
+            recipe,
+            rules.pairs,
+            rules.test,
+            rules.samples,
+            *([rules.released_pairs] * (rules.released_pairs > 0)),
+        ],
         "members": grid.members,
         "seed": [grid.seed, grid.streams] if grid.streams else grid.seed,
         "objective": _fields(row.objective, OBJECTIVE),

@@ -44,8 +44,8 @@ from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
 FORMAT = 3
-#: What grids of earlier formats mean by what they do not say: seeds were keyed by task and run alone, and the contrastive
-#: sets of NRE-C always shared rolls of θ.
+#: What grids of earlier formats mean by what they do not say: seeds were keyed by task and run alone, and the
+#: contrastive sets of NRE-C always shared rolls of θ.
 EARLIER = {"streams": "", "share_rolls": True}
 #: Seconds between two heartbeats of a stack.
 HEARTBEAT_INTERVAL = 1.0

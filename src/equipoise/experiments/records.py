@@ -108,8 +108,7 @@ def record(
     }
     said: Any = next((ds for ds in judged if ds is not None), {})  # its attributes say what each variable means
     variables: dict[str, Any] = {
-        name: (("cell", *dims), data[name], said[name].attrs if name in said else {})
-        for name, dims in names.items()
+        name: (("cell", *dims), data[name], said[name].attrs if name in said else {}) for name, dims in names.items()
     }
     variables |= {name: ((), value) for name, value in _expected(task, judged[0]).items()}
     variables |= {"method": ("cell", [c.method for c in cells]), "run": ("cell", [c.run for c in cells])}

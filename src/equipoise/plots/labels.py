@@ -7,7 +7,7 @@ give the same for the methods and tasks of the paper. `equipoise.METHODS` would 
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "TASKS", "PARAMETERS", "Labels", "MethodRow", "labels_of"]
+__all__ = ["METHODS", "PARAMETERS", "TASKS", "Labels", "MethodRow", "labels_of"]
 
 from collections import Counter
 from dataclasses import dataclass
