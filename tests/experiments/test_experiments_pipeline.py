@@ -293,7 +293,7 @@ def test_a_second_judgement_is_what_the_released_recipe_alone_gives(tmp_path):
     both, once = found["twice"], found["plain"]
     np.testing.assert_array_equal(both["coverage"], once["coverage"])
     assert "released_coverage" not in once and np.isfinite(both["released_coverage"]).all()
-    nre = both.sel(method="nre")
+    nre = both.sel({"method": "nre"})  # the keyword `method` is xarray's own
     np.testing.assert_allclose(nre["released_coverage"], found["alone"]["coverage"], atol=1e-4)
     np.testing.assert_allclose(nre["released_coverage_auc"], found["alone"]["coverage_auc"], atol=1e-6)
     assert not np.allclose(nre["released_coverage"], nre["coverage"], atol=0.01)
