@@ -45,7 +45,7 @@ class Toy:
         points: of the grid, along each axis.
     """
 
-    def __init__(self, noise: float, points: int = 201) -> None:
+    def __init__(self, noise: float, points: int = 121) -> None:
         theta = np.linspace(-7, 7, points)[:, None]
         x = (np.linspace(-7, 7, points) * np.hypot(1, noise))[None]
         variance = 1 / (1 + noise**-2)
@@ -64,7 +64,8 @@ class Toy:
     def terms(self, t: float, c: float) -> tuple[float, float, float]:
         """The cross-entropy, g, and n times the variance of the batch mean, of h = t log r + c.
 
-        Terms of the batch share x within themselves (θ and the rolled θ stand before one x), and neighbours share a θ.
+        Within a term, θ and the rolled θ stand before one x. Neighbours share a θ, before its own x and before the
+        next one, and that θ goes with the x of both pairs of the first.
         """
         h = t * self.log_r + c
         loss = 0.5 * ((self.joint * np.logaddexp(0, -h)).sum() + (self.marginal * np.logaddexp(0, h)).sum())
@@ -75,8 +76,10 @@ class Toy:
         with np.errstate(invalid="ignore", divide="ignore"):
             shared_x = np.nansum((self.joint * d).sum(0) * (self.marginal * d).sum(0) / evidence)
             shared_theta = np.nansum((self.joint * d).sum(1) * (self.marginal * d).sum(1) / prior)
+            given_theta, given_x = (self.marginal * d).sum(1) / prior, (self.marginal * d).sum(0) / evidence
         both = of_joint * of_marginal
-        variance = spread + 2 * (shared_x - both) + 2 * (shared_theta - both)
+        marginal_ones = (self.joint * given_theta[:, None] * given_x).sum() - of_marginal**2
+        variance = spread + 2 * (shared_x - both) + 2 * (shared_theta - both) + 2 * marginal_ones
         return float(loss), float(of_joint + of_marginal - 1), float(variance)
 
     def best(self, strength: float, n: float) -> tuple[float, float]:

@@ -27,10 +27,11 @@ means and has no such estimate.
 
 .. math:: E \bar s^2 = g^2 + \tfrac1n [C_0 + 2 C_1], \quad C_l = \mathrm{Cov}(s_b, s_{b+l}),
 
-with \(C_1\) from the θ that neighbouring rolls share: \(s_b\) holds \(h(θ_b, x_b)\), and \(s_{b+1}\) holds \(h(θ_b,
-x_{b+1})\). So λ(C₀ + 2C₁)/n is added to the loss whatever g is. Near the prior, h is small, σ(h) ≈ ½ + h/4, and the
-binary cross-entropy is log 2 - ¼[E_joint h - E_marginal h] + Q with the curvature \(Q = [E_{joint} h^2 + E_{marginal}
-h^2]/16\). Write h as a constant, plus a function of θ, plus a function of x, plus what depends on both:
+with \(C_1\) from the θ that neighbouring rolls share: \(s_{b+1}\) holds \(h(θ_b, x_{b+1})\), and \(s_b\) holds
+\(h(θ_b, x_b)\) and \(h(θ_{b-1}, x_b)\), of which the latter depends on θ_b through x_b. So λ(C₀ + 2C₁)/n is added to
+the loss whatever g is. Near the prior, h is small, σ(h) ≈ ½ + h/4, and the binary cross-entropy is log 2 - ¼[E_joint h
+- E_marginal h] + Q with the curvature \(Q = [E_{joint} h^2 + E_{marginal} h^2]/16\). Write h as a constant, plus a
+function of θ, plus a function of x, plus what depends on both:
 
 - what depends on both: the covariances within a term and between neighbours vanish to this order, (C₀ + 2C₁)/n = Q/n,
   and the curvature is multiplied by 1 + λ/n;
