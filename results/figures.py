@@ -1,6 +1,6 @@
 """Draw every figure from the results beside this file; no GPU, no torch.
 
-    python results/figures.py            docs/figures/reproduction-*.png, frontier.png, tempering.png, …, and
+    python results/figures.py            docs/figures/reproduction-*.png, diagnostics.png, frontier.png, tempering.png, … and
                                          all figures and reports in runs/results
 
 What has not been computed is not drawn, and said.
@@ -31,7 +31,7 @@ from ablations import STARTS, STRENGTHS, part_of, places_of, started
 from equipoise import plots
 from equipoise.plots.labels import METHODS, labels_of
 from equipoise.plots.panels import coverage_panel, say_missing
-from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, VERDICTS, budget_looks, method_looks
+from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, RULE, VERDICTS, budget_looks, method_looks
 from equipoise.report import write_figures, write_report
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
@@ -40,6 +40,10 @@ EVERYTHING = HERE.parent / "runs" / "results"
 WIDTH = 6.9
 #: Results with the paper's methods, of which all of the package's figures and its report are made.
 GRIDS = ("paper", "released")
+#: The budgets whose coverage curves are drawn: more hide each other.
+COVERAGE_BUDGETS = {"paper": (1024, 8192, 32768, 131072), "released": (1024, 2048, 8192, 32768)}
+#: What planes show of tasks whose settings lie close together: information kept, coverage AUC.
+ZOOMED = {"weinberg": ((0.2, 1.06), (-0.2, 0.2)), "two_moons": ((0.5, 1.03), (-0.22, 0.15))}
 #: Methods that share a panel.
 FAMILIES = (
     ("NRE", ("nre", "bnre")),
@@ -141,41 +145,44 @@ def auc(folder: Path) -> Figure:
             ax.axhspan(min(ends[0], 0), 0, color=VERDICTS["overconfident"].ink, alpha=0.05, linewidth=0)
         row[0].set_ylim(ends)
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.line, label=labels.method(method))
+        Line2D(
+            [], [], color=look.colour, linestyle=look.line, label=labels.method(method), marker=look.marker,
+            markersize=5, markerfacecolor=PAPER, markeredgecolor=look.colour, markeredgewidth=1.1,
+        )
         for method, look in looks.items()
-    ]
-    handles += [
-        Line2D([], [], color=INK, linestyle="none", marker="o", markerfacecolor=PAPER, label="published"),
-        Line2D([], [], color=INK, linestyle=":", linewidth=0.9, label="ours, best weights"),
-    ]
+    ]  # fmt: skip
+    handles += [Line2D([], [], color=INK, linestyle=":", linewidth=0.9, label="ours, text's protocol")]
     figure.supylabel("Coverage AUC (below 0: overconfident)")
     figure.supxlabel("Simulation budget")
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=2.4, columnspacing=1.2)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, handlelength=3, columnspacing=1.2,
+        title="line: ours, released protocol · open mark: published", title_fontsize=7.5,
+    )  # fmt: skip
     return figure
 
 
 def coverage(name: str, folder: Path) -> Figure:
-    """Expected coverage as in the paper: one square panel per method and task, one curve per budget."""
+    """Coverage minus level, one panel per method and task on one page, one curve per budget of four."""
     results = opened(name, folder)
-    ds, tasks, methods, budgets = results.ds, results.tasks, results.methods, results.budgets
+    tasks, methods = results.tasks, results.methods
+    budgets = [b for b in COVERAGE_BUDGETS[name] if b in results.budgets]
+    ds, labels = results.ds.sel(budget=budgets), labels_of(results.ds)
     columns = -(-len(methods) // 2) if len(methods) > 5 else len(methods)
     blocks = [methods[i : i + columns] for i in range(0, len(methods), columns)]
-    labels = labels_of(ds)
-    side = (WIDTH - 0.5) / columns
-    figure = _figure(WIDTH, len(blocks) * (len(tasks) * side + 0.25) + 0.9)
+    figure = _figure(WIDTH, len(blocks) * (len(tasks) * 0.74 + 0.35) + 0.8)
     for part, block in zip(np.atleast_1d(figure.subfigures(len(blocks), 1)), blocks, strict=True):
-        grid = part.subplots(len(tasks), columns, sharex=True, sharey=True, squeeze=False)
+        grid = part.subplots(len(tasks), columns, sharex=True, sharey="row", squeeze=False)
         for row, task in zip(grid, tasks, strict=True):
             for i, ax in enumerate(row):
                 if i >= len(block):
                     ax.set_visible(False)
                     continue
-                coverage_panel(ds.sel(budget=budgets), task, method=block[i], ax=ax)
-                ax.set_box_aspect(1)
+                coverage_panel(ds, task, method=block[i], ax=ax, difference=True)
+                ax.locator_params(axis="y", nbins=4)
                 if task == tasks[0]:
-                    ax.set_title(labels.method(block[i]))
-            row[0].set_ylabel(TASKS.get(task, task))
-        part.supylabel("Expected coverage")
+                    ax.set_title(labels.method(block[i]).replace(" (", "\n("))
+            row[0].set_ylabel(TASKS.get(task, task), fontsize=7)
+        part.supylabel("Coverage − level")
     part.supxlabel("Credibility level")
     handles = [Line2D([], [], color=k.colour, label=f"{b:,}") for b, k in budget_looks(budgets).items()]
     figure.legend(
@@ -197,7 +204,7 @@ def ablation(folder: Path) -> Figure:
     hues = {"npe": HUES[2], "rnpe": HUES[3], "nre": HUES[0], "nre_c": HUES[1]}
     looks = {"chi2": ("-", "o"), "unbiased": ("--", "s"), "kl": (":", "^"), "multiclass": ("--", "D")}
     rows = [(name, keep) for name in families for keep in ("best", "last")]
-    figure, grid = _panels(len(rows), len(places), 1.2, sharex="col", sharey="col")
+    figure, grid = _panels(len(rows), len(places), 1.35, sharex="col", sharey="col")
     for row, (name, keep) in zip(grid, rows, strict=True):
         for ax, (task, budget) in zip(row, places, strict=True):
             for loss, term in families[name]:
@@ -209,8 +216,11 @@ def ablation(folder: Path) -> Figure:
                 ys = [x.median("coverage_auc") for _, x in there]
                 colour, (line, marker) = hues[loss], looks[term]
                 ax.plot(xs, ys, color=colour, linestyle=line, linewidth=0.8, alpha=0.8)
-                sizes = [4 + 5 * STRENGTHS.index(s) for s, _ in there]
-                ax.scatter(xs, ys, s=sizes, marker=marker, facecolor=colour, edgecolor=PAPER, linewidth=0.3, zorder=3)
+                for x, y, (_, s) in zip(xs, ys, there, strict=True):
+                    ax.plot(s.ends("information_kept"), [y, y], color=colour, linewidth=0.6, alpha=0.7)
+                    ax.plot([x, x], s.ends("coverage_auc"), color=colour, linewidth=0.6, alpha=0.7)
+                sizes = [9 + 9 * STRENGTHS.index(s) for s, _ in there]
+                ax.scatter(xs, ys, s=sizes, marker=marker, facecolor=colour, edgecolor=PAPER, linewidth=0.4, zorder=3)
             (_zero if ax.lines else say_missing)(ax)
             ax.locator_params(nbins=4)
             if (name, keep) == rows[0]:
@@ -236,34 +246,39 @@ def start(folder: Path) -> Figure:
     """Balancing error against the budget for every start."""
     results = started(folder)
     colours = [INK, HUES[0], HUES[1], HUES[2], HUES[3]]
-    figure, grid = _panels(2, len(results.tasks), 1.9, sharey="row", width=5.6)
+    figure, grid = _panels(2, len(results.tasks), 2.1, sharey="row")
     for row, (loss, words) in zip(grid, (("npe", "likelihood loss"), ("rnpe", "ratio loss")), strict=True):
         for ax, task in zip(row, results.tasks, strict=True):
             lines = [(loss, GREY, (0, (4, 1.6)), "s")]
             for i, (place, init) in enumerate(STARTS):
                 label = f"b{loss}" + (f"[start={place},init={init}]" if init else "")
                 lines.append((label, colours[i], "-", "o" if place != "prior_base" else "D"))
-            for method, colour, line, marker in lines:
-                found = list(results.each([task], [method], results.budgets))
-                at, ends = (
-                    [s.budget for s in found],
-                    np.array([s.ends("balancing_error") for s in found]).reshape(-1, 2),
-                )
-                ax.fill_between(at, ends[:, 0], ends[:, 1], color=colour, alpha=0.12, linewidth=0)
-                middle = [s.median("balancing_error") for s in found]
-                ax.plot(at, middle, color=colour, linestyle=line, marker=marker, markersize=3.2, linewidth=1.1)
+            for place, (method, colour, _, marker) in enumerate(lines):
+                for s in results.each([task], [method], results.budgets):
+                    at = s.budget * 2 ** (0.13 * (place - (len(lines) - 1) / 2))  # beside each other, not on top
+                    ax.plot([at, at], s.ends("balancing_error"), color=colour, linewidth=0.9)
+                    middle = s.median("balancing_error")
+                    ax.plot(at, middle, color=colour, marker=marker, markersize=4.2, markeredgecolor=PAPER, mew=0.4)
+            floor = 2 * float(np.nanmedian(results.ds["balance_signed_se"].sel(task=task).values))
+            ax.axhspan(1e-4, floor, color=GREY, alpha=0.14, linewidth=0, zorder=0)
+            ax.set_ylim(2e-4, 0.3)
+            for left in results.budgets[1:]:
+                ax.axvline(left / 2**0.5, color=RULE, linewidth=0.5, zorder=0)
             ax.set_yscale("log")
             _budgets(ax, results.budgets)
             if loss == "npe":
                 ax.set_title(TASKS[task])
         row[0].set_ylabel(f"Balancing error, {words}")
-    handles = [Line2D([], [], color=GREY, linestyle=(0, (4, 1.6)), marker="s", markersize=3.2, label="not balanced")]
+    handles = [Line2D([], [], color=GREY, linestyle="none", marker="s", markersize=4.2, label="not balanced")]
     for colour, ((place, _), words) in zip(colours, STARTS.items(), strict=True):
         label = "balanced, random start" if place == "random" else f"balanced, {words}"
         marker = "D" if place == "prior_base" else "o"
-        handles.append(Line2D([], [], color=colour, marker=marker, markersize=3.2, label=label))
+        handles.append(Line2D([], [], color=colour, linestyle="none", marker=marker, markersize=4.2, label=label))
     figure.supxlabel("Simulation budget")
-    figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=2.4)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=2, handlelength=1,
+        title="bars: range of the runs · grey band: up to twice the standard error", title_fontsize=7,
+    )  # fmt: skip
     return figure
 
 
@@ -274,9 +289,58 @@ def drawn(draw: Callable[..., Any], name: str, folder: Path) -> Figure:
     return figure
 
 
-def gallery(task: str, folder: Path) -> Figure:
+def planes(name: str, folder: Path) -> Figure:
+    """The package's planes, zoomed where settings lie close together."""
+    figure, results = _figure(), opened(name, folder)
+    axes = plots.planes(results.ds, figure=figure)
+    tasks = [str(t) for t in results.ds["task"].values]
+    for i, ax in enumerate(axes):
+        task = tasks[i % len(tasks)]
+        if task in ZOOMED:
+            (left, right), (low, high) = ZOOMED[task]
+            least, most = ax.get_ylim()  # what is shaded as overconfident ends there
+            ax.set(xlim=(left, right), ylim=(max(low, least), min(high, most)))
+            if i < len(tasks):
+                ax.set_title(f"{TASKS[task]}, zoomed")
+            for text in ax.texts:
+                text.set_visible(text.get_text() != "prior" or left <= 0)
+    return figure
+
+
+def gallery(name: str, task: str, folder: Path) -> Figure:
     figure = _figure()
-    plots.posterior_gallery(pictured(task, folder), task, figure=figure)
+    plots.posterior_gallery(pictured(name, task, folder), task, figure=figure)
+    return figure
+
+
+def diagnostics(folder: Path) -> Figure:
+    """What a diagnosis shows: coverage of single networks and of their mixture, and coverage minus level."""
+    run = opened("mixture", folder).ds.sel({"task": "slcp", "budget": 1024, "run": 0})
+    figure = _figure(WIDTH, 2.7)
+    axes, level = figure.subplots(1, 3), run["level"].values
+    axes[2].plot([0, 1], [0, 0], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+    for ax, method, colour in zip(axes, ("npe", "bnpe_init"), (HUES[2], HUES[0]), strict=False):
+        one = run.sel({"method": method})  # the keyword `method` is xarray's own
+        ax.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+        ax.plot(level, one["member_coverage"].transpose("level", "member"), color=GREY, linewidth=0.6, alpha=0.7)
+        ends = [one[f"coverage_{end}"].values for end in ("lower", "upper")]
+        ax.fill_between(level, *ends, color=colour, alpha=0.18, linewidth=0)
+        verdict = str(one["verdict"].values)
+        ax.plot(level, one["coverage"], color=colour)
+        ax.set(title=f"{LABELS[method]}\nmixture: {verdict}", xlim=(0, 1), ylim=(0, 1), ylabel="Expected coverage")
+        axes[2].fill_between(level, *(end - level for end in ends), color=colour, alpha=0.18, linewidth=0)
+        axes[2].plot(level, one["coverage"] - level, color=colour)
+        axes[2].plot(level, one["member_coverage"].isel(member=0) - level, color=colour, linewidth=0.9, linestyle=":")
+    axes[2].set(title="Coverage − level\nof both", xlim=(0, 1), ylabel="Coverage − level")
+    for ax in axes:
+        ax.set_xlabel("Credibility level")
+    handles = [
+        Line2D([], [], color=HUES[2], label="NPE, mixture"),
+        Line2D([], [], color=HUES[0], label="BNPE Init, mixture"),
+        Line2D([], [], color=GREY, linewidth=0.6, label="single networks"),
+        Line2D([], [], color=INK, linestyle=":", linewidth=0.9, label="first network (right)"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, handlelength=1.8)
     return figure
 
 
@@ -314,17 +378,19 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
         for words, draw in (
             ("log", plots.nominal_log_prob),
             ("balance", plots.balancing_error),
-            ("plane", plots.planes),
         )
     },
+    **{f"plane-{name}": partial(planes, name) for name in GRIDS},
     "ablation": ablation,
     "start": start,
-    **{f"gallery-{task}": partial(gallery, task) for task in GALLERIES},
+    **{f"gallery-{task}": partial(gallery, "paper", task) for task in GALLERIES},
+    **{f"gallery-released-{task}": partial(gallery, "released", task) for task in GALLERIES},
 }
 
 
-#: Figures of docs/conservative.md and docs/ideas.md, by the name of their file.
-CONSERVATIVE: dict[str, Callable[[Path], Figure]] = {
+#: Figures of other pages, by the name of their file.
+OTHERS: dict[str, Callable[[Path], Figure]] = {
+    "diagnostics": diagnostics,
     "frontier": conservative_figures.frontier,
     "tempering": lambda _: conservative_figures.tempering(),
     "overconfidence": lambda _: idea_figures.overconfidence(),
@@ -333,14 +399,14 @@ CONSERVATIVE: dict[str, Callable[[Path], Figure]] = {
 
 
 def draw(folder: Path, out: Path, names: Sequence[str] = tuple(FIGURES)) -> list[Path]:
-    """The figures of the reproduction, of docs/conservative.md and of docs/ideas.md, as PNG with 200 dots an inch."""
+    """The figures of the reproduction and of other pages, as PNG with 200 dots an inch."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(PRINT):
         for name in names:
-            file = name if name in CONSERVATIVE else f"reproduction-{name}"
+            file = name if name in OTHERS else f"reproduction-{name}"
             try:
-                figure = (FIGURES | CONSERVATIVE)[name](folder)
+                figure = (FIGURES | OTHERS)[name](folder)
             except Missing as why:
                 print(f"{file}: not drawn, {why}")
                 continue
@@ -356,7 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--everything", type=Path, default=EVERYTHING, help="where all figures and reports go")
     options = parser.parse_args(arguments)
     beside = speed.draw(speed.read(options.results / "peers.csv"), options.out / "peers.png")
-    written = draw(options.results, options.out, [*FIGURES, *CONSERVATIVE])
+    written = draw(options.results, options.out, [*FIGURES, *OTHERS])
     for file in [*written, *([beside] if beside else [])]:
         print(file)
     for name in GRIDS:

@@ -155,11 +155,11 @@ def _opened(name: str, folder: Path, stamp: int) -> Results:
     return Results(name, folder)
 
 
-def pictured(task: str, folder: Path = HERE) -> xr.Dataset:
-    """The text's results, if they have posteriors of a task to draw."""
-    ds = opened("paper", folder).ds
+def pictured(name: str, task: str, folder: Path = HERE) -> xr.Dataset:
+    """Results of a grid, if they have posteriors of a task to draw."""
+    ds = opened(name, folder).ds
     if task not in gallery_tasks(ds):
-        raise Missing(f"`results/paper.nc` has no posteriors of {TASKS[task]}")
+        raise Missing(f"`results/{name}.nc` has no posteriors of {TASKS[task]}")
     return ds
 
 

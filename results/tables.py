@@ -22,6 +22,7 @@ from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, methods_table, networks_table, rules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
+from estimates import bnre_on_slcp, judged_twice, toy, trained
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
@@ -31,7 +32,7 @@ from summary import answer, certificates, information, jumps, learnt, mixtures, 
 DOCS = HERE.parent / "docs"
 PAGES = (
     *(DOCS / f"{n}.md" for n in ("reproduction", "conservative", "methods", "speed")),
-    *(DOCS / "reproduction" / f"{n}.md" for n in ("tables", "ablations", "galleries", "cost")),
+    *(DOCS / "reproduction" / f"{n}.md" for n in ("tables", "ablations", "training", "galleries", "cost")),
 )
 
 
@@ -118,12 +119,11 @@ def start_picture(folder: Path) -> str:
     return picture("start", "start", "Balancing error against budget, by start", folder)
 
 
-def pictures_of(task: str, folder: Path) -> str:
-    """The gallery of a task."""
-    pictured(task, folder)
-    return picture(
-        f"gallery-{task}", "paper", f"Posteriors of one {TASKS[task]} observation, methods × budgets", folder
-    )
+def pictures_of(grid: str, task: str, folder: Path) -> str:
+    """The gallery of a task in a protocol."""
+    pictured(grid, task, folder)
+    name = f"gallery-{task}" if grid == "paper" else f"gallery-{grid}-{task}"
+    return picture(name, grid, f"Posteriors of one {TASKS[task]} observation, methods × budgets", folder)
 
 
 BLOCKS: dict[str, Callable[[Path], str]] = (
@@ -133,6 +133,10 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "agreement": agreement,
         "systematic": systematic,
         "weights": weights,
+        "judged-twice": judged_twice,
+        "bnre-slcp": bnre_on_slcp,
+        "estimate-toy": toy,
+        "estimate-train": trained,
         "certificates": certificates,
         "information": information,
         "learnt": learnt,
@@ -167,8 +171,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         for name, needs, words in (
             ("headline", "paper", "Expected coverage on SLCP, and coverage AUC against information kept"),
             ("auc", "released", "Coverage AUC against budget: our median and range, and the published numbers"),
-            ("coverage-paper", "paper", "Expected coverage, methods × tasks, the text's protocol"),
-            ("coverage-released", "released", "Expected coverage, methods × tasks, the released protocol"),
+            ("coverage-paper", "paper", "Coverage minus level, methods × tasks, the text's protocol"),
+            ("coverage-released", "released", "Coverage minus level, methods × tasks, the released protocol"),
             ("log-paper", "paper", "Nominal log posterior against budget, the text's protocol"),
             ("log-released", "released", "Nominal log posterior against budget, the released protocol"),
             ("balance-paper", "paper", "Balancing error against budget, the text's protocol"),
@@ -179,7 +183,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         )
     }
     | {"figure-start": start_picture}
-    | {f"figure-gallery-{task}": partial(pictures_of, task) for task in GALLERIES}
+    | {f"figure-gallery-{task}": partial(pictures_of, "paper", task) for task in GALLERIES}
+    | {f"figure-gallery-released-{task}": partial(pictures_of, "released", task) for task in GALLERIES}
 )
 
 

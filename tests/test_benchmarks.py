@@ -111,3 +111,44 @@ def test_the_mass_inside_the_prior_is_estimated_without_bias(monkeypatch: pytest
     # One x has a standard deviation of 0.21 at most, the mean of 4,000 of 0.0033.
     assert float((found - exact).mean()) == pytest.approx(0, abs=0.015)
     assert float(peers.inside(network, GaussianPrior([0.0], [[1.0]]), x).abs().max()) == 0
+
+
+def test_the_toy_of_balance_is_what_batches_give() -> None:
+    """Quadrature against 40,000 simulated batches: the loss, and the expectation of both estimates of balance."""
+    sys.path.insert(0, str(HERE))
+    try:
+        import balance
+    finally:
+        sys.path.remove(str(HERE))
+    from equipoise import losses
+
+    n, repeats, noise, t, c = 8, 40_000, 0.7, 0.8, 0.3
+    loss, g, variance = balance.Toy(noise).terms(t, c)
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(repeats, n, generator=generator, dtype=torch.float64)
+    x = theta + noise * torch.randn(repeats, n, generator=generator, dtype=torch.float64)
+    exact = torch.distributions.Normal(x / (1 + noise**2), noise / (1 + noise**2) ** 0.5)
+    prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1.0)
+    joint, marginal = (t * (exact.log_prob(s) - prior.log_prob(s)) + c for s in (theta, theta.roll(1, 1)))
+    found = {
+        loss: losses.nre(joint, marginal),
+        g**2 + variance / n: losses.balance_chi2(joint, marginal),
+        g**2: losses.balance_chi2(joint, marginal, unbiased=True),
+    }
+    for expected, values in found.items():
+        assert abs(values.mean() - expected) < 4 * values.std() / repeats**0.5
+    # The shared θ and the bias are large enough to be seen.
+    plain = losses.balance_chi2(joint, marginal)
+    assert plain.mean() - g**2 > 20 * plain.std() / repeats**0.5
+
+
+def test_near_the_prior_the_plain_estimate_tempers() -> None:
+    """Of log-ratios t log r: t = 1/(1 + λ/n) with the plain estimate, and 1 with the unbiased one."""
+    with open(HERE.parent / "results" / "estimate-toy.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    weak = [row for row in rows if float(row["information"]) < 0.01]
+    assert len(weak) == 12
+    for row in weak:
+        expected = 1 / (1 + float(row["strength"]) / float(row["batch"]))
+        assert float(row["t_plain"]) == pytest.approx(expected, rel=0.01)
+    assert all(float(row["t_unbiased"]) == pytest.approx(1, abs=1e-3) for row in rows)

@@ -43,6 +43,8 @@ def tasks_figure(seed: int = 0) -> Any:
                 example.instead(below, made, seed)
             for ax in (above, below):
                 ax.set_box_aspect(1)
+                if len(ax.get_xticks()):  # few enough that their labels do not meet
+                    ax.locator_params(nbins=5)
     return figure
 
 
@@ -133,6 +135,7 @@ def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
     x = made.simulate(truth, seed=seed + example.seed)[0].double()
     ticks = (torch.arange(example.side, dtype=torch.float64) + 0.5) / example.side
     low, high = made.prior.low.double(), made.prior.high.double()
+    names = example.names or made.parameters
     ax.set_title("exact posterior")
     star = {"color": TRUTH, "ms": 15, "mec": "white", "mew": 1.0, "label": "truth"}
     if made.prior.dim == 1:
@@ -143,7 +146,7 @@ def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
         ax.axhline(flat, color=PRIOR, lw=1.2, ls="--")
         ax.text(line[0], flat, " prior", color=PRIOR, va="bottom", fontsize=9)
         ax.plot(float(truth[0]), 0, "*", clip_on=False, zorder=5, **star)
-        ax.set(xlabel=made.parameters[0], ylabel="density", xlim=(float(low), float(high)), ylim=(0, None))
+        ax.set(xlabel=names[0], ylabel="density", xlim=(float(low), float(high)), ylim=(0, None))
     elif made.prior.dim == 2:
         grid = low + (high - low) * torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)
         density = made.log_posterior(grid.reshape(-1, 2), x).exp().reshape(example.side, example.side)
@@ -152,7 +155,7 @@ def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
         how = {"cmap": DENSITY, "aspect": "auto", "interpolation": "bilinear"}
         ax.imshow(density.sqrt().numpy(), origin="lower", extent=extent, **how)
         ax.plot(*truth.tolist(), "*", **star)
-        ax.set(xlabel=made.parameters[0], ylabel=made.parameters[1], xlim=extent[:2], ylim=extent[2:])
+        ax.set(xlabel=names[0], ylabel=names[1], xlim=extent[:2], ylim=extent[2:])
         ax.set(**example.limits)
     ax.legend(loc="upper right", fontsize=9, framealpha=0.9, handletextpad=0.1)
 
@@ -183,6 +186,7 @@ class Example(NamedTuple):
         side: points along each parameter.
         limits: of the axes.
         instead: draws something else where there is no exact posterior.
+        names: of the parameters along the axes; the task's unless given.
     """
 
     observations: Callable[[Any, Task, int], None] = _histogram
@@ -191,13 +195,16 @@ class Example(NamedTuple):
     side: int = 200
     limits: dict[str, tuple[float, float]] = {}  # noqa: RUF012 (never changed)
     instead: Callable[[Any, Task, int], None] | None = None
+    names: tuple[str, ...] = ()
 
 
 EXAMPLES = {
     "slcp": Example(_slcp, (1.3, 1.8), 2, 300),
-    "weinberg": Example(_weinberg, (1.0,), 0, 800),
+    "weinberg": Example(_weinberg, (1.0,), 0, 800, names=("$G_f$",)),
     "spatial_sir": Example(_spatial_sir, instead=_reach),
-    "lotka_volterra": Example(_lotka_volterra, OSCILLATING, LONG_SERIES, 160),
+    "lotka_volterra": Example(
+        _lotka_volterra, OSCILLATING, LONG_SERIES, 160, names=("log predator birth rate", "log predator death rate")
+    ),
     "two_moons": Example(_two_moons, (0.2, 0.15), 5, 900, {"xlim": (-0.6, 0.6), "ylim": (-0.6, 0.6)}),
 }
 

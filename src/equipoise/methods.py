@@ -40,6 +40,8 @@ class Method:
         normalizer: how many rolls of θ estimate that Ẑ(x).
         contrastive: K of NRE-C.
         gamma: γ of NRE-C.
+        share_rolls: whether the joint and the marginal sets of NRE-C share rolls of θ: K + 1 in all, or 2K as in the
+            paper's released loss.
         init: how a flow's weights start: "standard", "scaled" (the paper's recipe) or "identity"; None for standard
             weights in a random start and the paper's recipe otherwise.
         hidden: widths of the hidden layers; None for the paper's (6 × 256, or 3 × 256 in each transform of a flow).
@@ -60,6 +62,7 @@ class Method:
     normalizer: int = 16
     contrastive: int = 5
     gamma: float = 1.0
+    share_rolls: bool = True
     init: str | None = None
     hidden: tuple[int, ...] | None = None
     transforms: int = 3
@@ -124,6 +127,7 @@ class Method:
             normalizer=self.normalizer,
             contrastive=self.contrastive,
             gamma=self.gamma,
+            share_rolls=self.share_rolls,
         )
 
 

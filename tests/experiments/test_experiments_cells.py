@@ -12,6 +12,8 @@ import pytest
 from experiments_tiny import TINY, environment
 
 from equipoise.experiments import cells, cells_of, load_grid, protocols, stacks_of
+from equipoise.experiments.folder import EARLIER
+from equipoise.support.randomness import integer
 
 
 def identities(**change):
@@ -22,6 +24,9 @@ def identities(**change):
     "change",
     [
         {"seed": 1},
+        {"name": "x"},
+        {"streams": ""},
+        {"released_pairs": 50},
         {"members": 1},
         {"pairs": 61},
         {"test": 61},
@@ -52,7 +57,7 @@ def test_a_new_version_of_the_numerics_changes_every_identity(monkeypatch):
         {"methods": ["bnre", "npe", "nre"]},
         {"tasks": ["weinberg", "slcp"]},
         {"stack": 64},
-        {"name": "x"},
+        {"name": "x", "streams": "tiny"},
     ],
 )
 def test_a_larger_grid_keeps_the_identities_of_its_cells(change):
@@ -139,6 +144,17 @@ def test_seeds_belong_to_the_run_and_the_member_alone():
     assert slcp[0].stream("run", 0) != weinberg[0].stream("run", 0)
 
 
+def test_runs_of_two_grids_share_nothing():
+    one, other, same = (
+        stacks_of(load_grid(TINY | change))[0] for change in ({}, {"name": "other"}, {"name": "x", "streams": "tiny"})
+    )
+    for path in (("run", 0), ("run", 0, "member", 0), ("coverage",), ("test",)):
+        assert one.stream(*path) == same.stream(*path) != other.stream(*path)
+    # Results that were stored before were keyed by task and run.
+    earlier = stacks_of(load_grid(TINY | {"streams": ""}))[0]
+    assert earlier.stream("run", 0) == integer(0, "experiment", "slcp", "run", 0)
+
+
 def test_what_is_done_is_taken_out_of_a_stack():
     stack = stacks_of(load_grid(TINY | {"stack": None}))[0]
     first, *rest = stack.cells
@@ -165,7 +181,8 @@ STORED = {
 
 @pytest.mark.parametrize("name", STORED)
 def test_identities_of_stored_grids_stay(name):
-    stacks = stacks_of(load_grid(name))
+    """As the grids were when their results were stored: see `folder.EARLIER`, and without a second judgement."""
+    stacks = stacks_of(load_grid(name, {**EARLIER, "released_pairs": 0}))
     every = [c.identity for s in stacks for c in s.cells]
     digests = (
         hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()

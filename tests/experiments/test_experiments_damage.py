@@ -14,7 +14,7 @@ from experiments_tiny import TINY, assert_same_cells
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments import Folder, collect, load_grid, merge, read_results, run_grid, state_of
+from equipoise.experiments import Folder, cells_of, collect, load_grid, merge, read_results, run_grid, state_of
 from equipoise.support.errors import DamagedFile
 from equipoise.support.files import append_digest
 
@@ -139,6 +139,16 @@ def test_a_grid_of_a_newer_version_is_refused(stored):
     (stored.path / "grid.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="newer"):
         stored.read_grid()
+
+
+def test_a_grid_of_an_earlier_version_keeps_its_seeds_and_sets(stored):
+    """Stored before seeds were keyed by grid: its cells are still found under the identities they had."""
+    about = json.loads((stored.path / "grid.json").read_text())
+    earlier = {k: v for k, v in about["grid"].items() if k not in ("streams", "share_rolls")}
+    (stored.path / "grid.json").write_text(json.dumps(about | {"format": 2, "grid": earlier}))
+    grid = load_grid(stored.read_grid()["grid"])
+    assert grid.streams == "" and grid.share_rolls is True
+    assert [c.identity for c in cells_of(grid)] == [c.identity for c in cells_of(load_grid(TINY | {"streams": ""}))]
 
 
 def test_a_stack_of_a_newer_version_is_refused(stored):

@@ -141,7 +141,7 @@ def test_the_grid_of_parts_has_every_combination_once():
     grid = load_grid("ablation")
     found = {}
     for entry in grid.methods:
-        row, keep, _ = resolve_entry(entry)
+        row, keep, *_ = resolve_entry(entry)
         found.setdefault((row.network, row.loss, keep), []).append((row.balance, row.unbiased, row.strength))
     strengths = [1, 10, 100, 1000]
     flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
@@ -237,7 +237,59 @@ def test_a_protocol_never_changes_what_a_method_means():
     for protocol in ("paper", "released"):
         grid = load_grid(protocol, {"methods": list(METHODS), "tasks": ["slcp"], "budgets": [1024], "runs": 1})
         rows[protocol] = {c.method: dataclasses.replace(c.row, hidden=None) for c in cells_of(grid)}
-    assert rows["paper"] == rows["released"] == METHODS
+    # Only how NRE-C draws its sets is the protocol's, unless a grid or a method says.
+    apart = {name: row.but(share_rolls=row.loss != "nre_c") for name, row in METHODS.items()}
+    assert rows["paper"] == METHODS and rows["released"] == apart
+    for change, method in (({"share_rolls": True}, "nre_c"), ({}, "nre_c[share_rolls=true]")):
+        grid = load_grid("released", {"methods": [method], "tasks": ["slcp"], "budgets": [1024], "runs": 1} | change)
+        assert all(cell.row.share_rolls for cell in cells_of(grid))
+
+
+def test_methods_may_train_with_batches_and_products_of_their_own():
+    methods = [{"name": "bnre", "batch_size": [16, 32], "tf32": [True, False]}, "npe"]
+    grid = load_grid(TINY | {"methods": methods, "stack": None})
+    assert load_grid(grid.config()) == grid
+    stacks = stacks_of(grid)
+    assert len(stacks) == 2 * (4 + 1)  # budgets × (settings of classifiers, flows)
+    for stack in stacks:
+        of_methods = {dict(entry.options).get("batch_size", 32) for entry in grid.methods if entry.label in stack.label}
+        assert of_methods == {stack.settings.batch_size} and stack.settings.epochs == 3
+    assert len({stack.identity for stack in stacks}) == len(stacks)
+    with pytest.raises(GridError, match=r"bnre\[batch_size=32\] and bnre are the same"):
+        load_grid(TINY | {"methods": ["bnre", "bnre[batch_size=32]"]})
+    with pytest.raises(GridError, match="batch_size"):
+        load_grid(TINY | {"methods": ["bnre[batch_size=1]"]})
+    with pytest.raises(GridError, match="batch_size = 2 is below"):
+        load_grid(TINY | {"methods": ["bnre_c[batch_size=2]"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "stacks"),
+    [
+        ("rolls", 3 * 4 * 4 * 10, 12),
+        ("bnre_slcp", 4 * 6 * 5, 12),
+        ("escape", 2 * 2 * 20, 2),
+        ("estimate", 3 * 2 * 84 * 5, 3 * 2 * 4 * 2),
+    ],
+)
+def test_the_grids_of_open_questions(name, cells, stacks):
+    grid = load_grid(name)
+    assert grid.streams == name  # seeds of their own
+    assert (len(cells_of(grid)), len(stacks_of(grid))) == (cells, stacks)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"released_pairs": 61}, "released_pairs = 61, but there are 60 coverage pairs"),
+        ({"released_pairs": 50, "recipe": "released"}, "nothing to add"),
+        ({"share_rolls": "no"}, "share_rolls"),
+        ({"streams": 3}, "streams is a name"),
+    ],
+)
+def test_bad_ways_of_judging_and_drawing_are_refused(change, words):
+    with pytest.raises(GridError, match=words):
+        load_grid(TINY | change)
 
 
 def test_command_line_changes_replace_keys(tmp_path):

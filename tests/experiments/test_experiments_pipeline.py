@@ -38,6 +38,18 @@ PER_CELL = """
 """
 
 
+DEEP = """
+import equipoise as eq
+
+
+class Deep:
+    prior = eq.BoxUniform([-1.0] * 3, [1.0] * 3)
+
+    def simulate(self, theta):
+        return theta
+"""
+
+
 def cell_of(path, method, budget, run):
     folder = Folder(path)
     for identity in folder.stacks():
@@ -267,6 +279,37 @@ def test_cells_that_share_a_training_are_what_each_alone_would_be(tmp_path):
     assert three == pytest.approx(one.diagnosis * 100**2 / (16 * 2))
     fine = cost(stacks_of(load_grid(fixed | {"methods": labels[:1], "samples": 1000}))[0])
     assert fine.diagnosis == pytest.approx(one.diagnosis * 2100 / (16 * 2))
+
+
+def test_a_second_judgement_is_what_the_released_recipe_alone_gives(tmp_path):
+    """`released_pairs` judges the first pairs as well; a grid of those pairs alone, with that recipe, says the same."""
+    fixed = TINY | {"budgets": [128], "runs": 1, "members": 1, "stack": None, "methods": ["nre", "npe"]}
+    twice, plain = load_grid(fixed | {"released_pairs": 50}), load_grid(fixed)
+    alone = load_grid(fixed | {"methods": ["nre[recipe=released]"], "pairs": 50})
+    found = {}
+    for name, grid in (("twice", twice), ("plain", plain), ("alone", alone)):
+        assert run_grid(grid, tmp_path / name, threads=1).complete
+        found[name] = read_results(write_results(Folder(tmp_path / name))).squeeze()
+    both, once = found["twice"], found["plain"]
+    np.testing.assert_array_equal(both["coverage"], once["coverage"])
+    assert "released_coverage" not in once and np.isfinite(both["released_coverage"]).all()
+    nre = both.sel({"method": "nre"})  # the keyword `method` is xarray's own
+    np.testing.assert_allclose(nre["released_coverage"], found["alone"]["coverage"], atol=1e-4)
+    np.testing.assert_allclose(nre["released_coverage_auc"], found["alone"]["coverage_auc"], atol=1e-6)
+    assert not np.allclose(nre["released_coverage"], nre["coverage"], atol=0.01)
+    assert cost(stacks_of(twice)[0]).diagnosis > cost(stacks_of(plain)[0]).diagnosis
+
+
+def test_a_second_judgement_that_cannot_be_is_refused_before_training(tmp_path):
+    (tmp_path / "deep.py").write_text(DEEP)
+    grid = load_grid(
+        TINY | {"tasks": [f"{tmp_path}/deep.py:Deep"], "methods": ["nre"], "budgets": [128], "released_pairs": 50},
+        import_tasks=True,
+    )
+    state = run_grid(grid, tmp_path / "out", threads=1)
+    assert not state.complete
+    failed = "".join(p.read_text() for p in (tmp_path / "out" / "failed").glob("*.txt"))
+    assert "set released_pairs = 0" in failed and "has 3" in failed
 
 
 def test_cells_that_were_judged_otherwise_do_not_stand_for_this_grids(tmp_path):

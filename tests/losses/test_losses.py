@@ -77,6 +77,47 @@ def test_contrastive_sets_have_the_true_parameter_first(batch: tuple[Tensor, Ten
     torch.testing.assert_close(marginal[:, 4], rolls[5])
 
 
+@pytest.mark.parametrize(("K", "gamma"), [(1, 1.0), (3, 0.3), (5, 1.0), (5, 2.0)])
+def test_without_shared_rolls_nre_c_is_the_released_loss(K: int, gamma: float) -> None:
+    """The released loss, written out: 2K rolls, joint sets from the first K, marginal ones from the others."""
+    n, g = 23, torch.Generator().manual_seed(3)
+    theta, x = torch.randn(2, n, generator=g, dtype=torch.float64)
+
+    def log_ratio(b: int, roll: int) -> float:
+        return float(1.5 * theta[(b - roll) % n] * x[b] - 0.4 * theta[(b - roll) % n] ** 2)
+
+    released = 0.0
+    for b in range(n):
+        joint = [math.exp(log_ratio(b, roll)) for roll in range(K)]
+        marginal = [math.exp(log_ratio(b, roll)) for roll in range(K, 2 * K)]
+        released -= math.log(K / (K + gamma * sum(marginal))) / (1 + gamma) / n
+        released -= gamma * math.log(gamma * joint[0] / (K + gamma * sum(joint))) / (1 + gamma) / n
+    objective = Objective("nre_c", contrastive=K, gamma=gamma, share_rolls=False)
+    assert rolls_needed(objective) == 2 * K
+    h = torch.stack([1.5 * theta.roll(r) * x - 0.4 * theta.roll(r) ** 2 for r in range(2 * K)])
+    # Beside a member whose sets share rolls, which looks at fewer of them.
+    shared = Objective("nre_c", contrastive=K, gamma=gamma)
+    kinds, index = objective_kinds([objective, shared])
+    assert len(kinds) == 2
+    found, _ = objective_terms(h.expand(2, -1, -1), kinds, torch.tensor(index), torch.zeros(2))
+    torch.testing.assert_close(found[0], torch.tensor(released, dtype=torch.float64), rtol=1e-12, atol=0)
+    alone = losses.nre_c(h[:K].mT, h[1 : K + 1].mT, gamma)
+    torch.testing.assert_close(found[1], alone)
+    assert K == 1 or abs(found[0] - found[1]) > 1e-3
+
+
+def test_sharing_rolls_leaves_the_expected_loss_and_raises_its_variance() -> None:
+    """Over 20,000 batches of 16 pairs: the same mean, and more noise where the sets share negatives."""
+    g, repeats, n, K = torch.Generator().manual_seed(5), 20_000, 16, 5
+    theta = torch.randn(repeats, n, generator=g, dtype=torch.float64)
+    x = theta + torch.randn(repeats, n, generator=g, dtype=torch.float64)
+    h = torch.stack([1.5 * theta.roll(r, 1) * x - 0.5 for r in range(2 * K)], 1)
+    shared, apart = (losses.nre_c(*losses.contrastive_sets(h, K, share)) for share in (True, False))
+    difference = shared - apart
+    assert abs(difference.mean()) < 4 * difference.std() / repeats**0.5
+    assert shared.var() > 1.02 * apart.var()
+
+
 def test_balance_is_the_chi2_divergence_from_its_definition() -> None:
     joint, marginal = random(64, scale=2), random(64, seed=1, scale=2)
     varpi = torch.cat([joint, marginal]).sigmoid().mean()
@@ -216,10 +257,18 @@ def test_the_unbiased_estimates_are_unbiased_and_the_plain_ones_are_not() -> Non
         (Objective("nre", "chi2", 1.0, unbiased=True), 1),
         (Objective("nre", "chi2", 1.0, unbiased=True, normalized=True, normalizer=4), 4),
         (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3), 3),
+        (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3, share_rolls=False), 5),
         (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=3, normalized=True, normalizer=2), 3),
         (Objective("nre_c", "multiclass", 1.0, unbiased=True, contrastive=2, normalized=True, normalizer=4), 4),
     ],
-    ids=["binary", "binary, normalised", "multiclass", "multiclass, few rolls", "multiclass, many rolls"],
+    ids=[
+        "binary",
+        "binary, normalised",
+        "multiclass",
+        "multiclass, rolls apart",
+        "multiclass, few rolls",
+        "multiclass, many rolls",
+    ],
 )
 def test_the_unbiased_balance_of_an_objective_leaves_out_all_that_share_a_parameter(
     objective: Objective, bandwidth: int
@@ -242,7 +291,8 @@ def test_the_unbiased_balance_of_an_objective_leaves_out_all_that_share_a_parame
             h = h - h[1 : objective.normalizer + 1].exp().mean(0).log()
         if objective.balance == "chi2":
             return h[0].sigmoid() + h[1].sigmoid() - 1
-        joint, marginal = (K / (K + some.exp().sum(0)) for some in (h[:K], h[1 : K + 1]))
+        first = 1 if objective.share_rolls else K
+        joint, marginal = (K / (K + some.exp().sum(0)) for some in (h[:K], h[first : first + K]))
         return joint + marginal - 1
 
     s, moved = terms(theta), torch.zeros(n, n, dtype=torch.bool)  # terms, parameters

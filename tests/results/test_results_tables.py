@@ -13,6 +13,7 @@ from report_results import synthetic_results
 import ablations
 import agreement
 import claims
+import estimates
 import figures
 import formats
 import ledgers
@@ -110,7 +111,8 @@ def test_published_numbers_are_under_the_names_they_have_here():
     numbers = reading.published()
     assert numbers["slcp", "brnpe", 1024] == -0.028 and numbers["two_moons", "brnpe_init", 131072] == -0.097
     assert not any(m in ("bnpe", "bnpe_init") for _, m, _ in numbers)
-    assert {b for *_, b in numbers} == {1024, 8192, 131072} and len(numbers) == 118
+    # Read at three budgets, and for BNRE on SLCP at seven.
+    assert {b for t, m, b in numbers if (t, m) != ("slcp", "bnre")} == {1024, 8192, 131072} and len(numbers) == 122
     assert (reading.HERE / "published-auc.csv").read_text().startswith("# Coverage AUC")
 
 
@@ -473,7 +475,8 @@ def test_the_loops_times_are_those_of_the_page_about_speed():
 @pytest.mark.slow
 def test_figures_are_drawn_from_results_alone_and_twice_the_same(made_up, tmp_path, capsys):
     first = figures.draw(made_up, tmp_path / "one")
-    names = set(figures.FIGURES) - {"ablation", "start", "gallery-lotka_volterra", "gallery-spatial_sir"}
+    missing = {f"gallery-{grid}{task}" for grid in ("", "released-") for task in ("lotka_volterra", "spatial_sir")}
+    names = set(figures.FIGURES) - {"ablation", "start"} - missing
     assert {p.name for p in first} == {f"reproduction-{n}.png" for n in names}
     assert "reproduction-start: not drawn, `results/start.nc` is not there" in capsys.readouterr().out
     for again in figures.draw(made_up, tmp_path / "two", ["auc", "headline"]):
@@ -482,3 +485,20 @@ def test_figures_are_drawn_from_results_alone_and_twice_the_same(made_up, tmp_pa
 
 def test_every_figure_has_its_place_in_the_document():
     assert {f"figure-{n}" for n in figures.FIGURES} == {n for n in tables.BLOCKS if n.startswith("figure-")}
+
+
+def test_published_numbers_stand_beside_both_judgements():
+    rows = [line for line in estimates.judged_twice(reading.HERE).splitlines() if "Spatial SIR" in line]
+    assert len(rows) == 4 and all(line.count("|") == 6 for line in rows)
+    text = estimates.bnre_on_slcp(reading.HERE).splitlines()
+    assert text[0].count("|") == 9 and "+0.076" in text[2]
+
+
+def test_the_estimates_of_balance_are_tabulated(tmp_path):
+    assert "t = 1.00 everywhere" in estimates.toy(reading.HERE)
+    with pytest.raises(reading.Missing, match="estimate-toy"):
+        estimates.toy(tmp_path)
+    head = "task,budget,batch,strength,objective,run,slope,coverage_auc,nominal_log_prob,balancing_error,seconds\n"
+    runs = "".join(f'weinberg,8192,64,100.0,"bnre, plain",{i},0.{i + 1},0.0{i},-0.2,0.1,1\n' for i in range(3))
+    (tmp_path / "estimate-train.csv").write_text(head + runs)
+    assert "| Weinberg, BNRE, plain | 64 | 0.20 | +0.010 | −0.20 |" in estimates.trained(tmp_path)

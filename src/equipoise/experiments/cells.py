@@ -1,19 +1,21 @@
 """Cells and stacks: what is computed, and what is computed together.
 
 A cell is one task, budget, method and run. Its identity is a hash of everything that determines its result; the same
-cell has the same identity in every grid that contains it, on every machine. Where the numbers change although no
+cell has the same identity in every grid of the same `streams`, on every machine. Where the numbers change although no
 setting did (a corrected loss, another stream of random numbers), `NUMERICS` is raised, and nothing computed before
 counts any longer.
 
-Cells that share a task, a budget and a network form a stack, which is trained, judged and written as one unit. Cells
-that differ in the weights they keep or in how they are judged share their training. The grid alone decides what is in
-a stack, so that resuming never changes what a member is stacked with: rounding depends on it, which training amplifies,
-and so do the draws of those that are judged together. A part of a grid, some of its tasks or budgets, has the same
-stacks; fewer methods or runs make other ones.
+Cells that share a task, a budget, a network and the settings of the training form a stack, which is trained, judged
+and written as one unit. Cells that differ in the weights they keep or in how they are judged share their training. The
+grid alone decides what is in a stack, so that resuming never changes what a member is stacked with: rounding depends
+on it, which training amplifies, and so do the draws of those that are judged together. A part of a grid, some of its
+tasks or budgets, has the same stacks; fewer methods or runs make other ones.
 
-Seeds are keyed by what they are for. A run of a task has one set of simulations, of which a smaller budget reads a
-prefix, and one seed per member, whatever the method and budget: methods are compared on the same simulations, first
-weights and shuffles.
+Seeds are keyed by the grid's `streams` (its name, unless it says otherwise) and by what they are for. A run of a task
+has one set of simulations, of which a smaller budget reads a prefix, and one seed per member, whatever the method and
+budget: methods of a grid are compared on the same simulations, first weights and shuffles. Runs of two grids are
+independent. Results stored before there were `streams` were keyed by task and run alone: their grids share simulations
+and first weights.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from equipoise.methods import Method
 from equipoise.support.randomness import integer
 from equipoise.training import Settings, batch_for
 
-from .entries import Entry, resolve_entry
+from .entries import Entry
 from .grids import Grid
 from .protocols import Protocol, Sizes
 
@@ -97,6 +99,8 @@ class Stack:
         settings: how to train; which weights are kept is a cell's.
         members: networks per cell.
         seed: of everything random.
+        streams: what seeds are keyed by besides, see `Grid`.
+        own: training settings that its methods have of their own.
     """
 
     cells: tuple[Cell, ...]
@@ -107,6 +111,8 @@ class Stack:
     settings: Settings
     members: int
     seed: int
+    streams: str = ""
+    own: tuple[tuple[str, Any], ...] = ()
 
     @cached_property
     def identity(self) -> str:
@@ -147,7 +153,10 @@ class Stack:
         labels = dict.fromkeys(c.method for c in self.cells)
         names = Counter(label.partition("[")[0] for label in labels)
         variants = [name if n == 1 else f"{name} × {n}" for name, n in names.items()]
-        methods = ", ".join(labels if len(labels) <= SPELT_OUT else variants)
+        spelt_out = len(labels) <= SPELT_OUT
+        methods = ", ".join(labels if spelt_out else variants)
+        if not spelt_out and self.own:
+            methods += " · " + ", ".join(f"{key} {value}" for key, value in self.own)
         runs = f"run {self.runs[0]}" if len(self.runs) == 1 else f"runs {self.runs[0]}–{self.runs[-1]}"
         members = f" · {self.members} members" if self.members > 1 else ""
         return f"{self.cells[0].task} {self.budget} {self.network}: {methods} · {runs}{members}"
@@ -159,7 +168,8 @@ class Stack:
 
     def stream(self, *path: str | int) -> int:
         """The seed of something that belongs to this task."""
-        return integer(self.seed, "experiment", self.task.name, *path)
+        key = ("grid", self.streams) if self.streams else ("experiment",)
+        return integer(self.seed, *key, self.task.name, *path)
 
 
 def cells_of(grid: Grid) -> list[Cell]:
@@ -170,10 +180,11 @@ def cells_of(grid: Grid) -> list[Cell]:
 def stacks_of(grid: Grid) -> list[Stack]:
     """The stacks of a grid: task by task, budget by budget, network by network."""
     stacks: list[Stack] = []
-    networks: dict[str, list[Entry]] = {}
+    groups_of: dict[tuple[str, tuple[tuple[str, Any], ...]], list[Entry]] = {}
     for entry in grid.methods:
-        networks.setdefault(resolve_entry(entry)[0].network, []).append(entry)
-    for task, budget, (network, entries) in itertools.product(grid.tasks, grid.budgets, networks.items()):
+        resolved = grid.resolved(entry)
+        groups_of.setdefault((resolved.row.network, resolved.training), []).append(entry)
+    for task, budget, ((network, own), entries) in itertools.product(grid.tasks, grid.budgets, groups_of.items()):
         facts, sizes, rules = grid.facts(task), grid.sizes(task.name), grid.rules(network)
         full = Entry(task.name, facts.options)
         trainings: dict[Training, list[Cell]] = {}
@@ -188,7 +199,8 @@ def stacks_of(grid: Grid) -> list[Stack]:
         most = len(groups) if grid.stack is None else grid.stack // grid.members
         for low in range(0, len(groups), most):
             cells = tuple(cell for group in groups[low : low + most] for cell in group)
-            stacks.append(Stack(cells, full, network, sizes, rules, grid.settings(), grid.members, grid.seed))
+            settings, key = grid.settings(training=own), (grid.seed, str(grid.streams))
+            stacks.append(Stack(cells, full, network, sizes, rules, settings, grid.members, *key, own))
     return stacks
 
 
@@ -200,7 +212,7 @@ def _common(
     The payload holds everything that a result depends on besides the run. Identities of stored grids depend on its
     form: a setting that is added to `Settings` or `Objective` enters it only where it is not at its default.
     """
-    row, keep, recipe = resolve_entry(entry)
+    row, keep, recipe, own = grid.resolved(entry)
     keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
     flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
     shape: dict[str, Any] = {"hidden": sizes.classifier} if row.network == "classifier" else flow
@@ -209,10 +221,16 @@ def _common(
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
         "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
-        "settings": _fields(grid.settings(keep), SETTINGS),
-        "judge": [recipe, rules.pairs, rules.test, rules.samples],
+        "settings": _fields(grid.settings(keep, own), SETTINGS),
+        "judge": [
+            recipe,
+            rules.pairs,
+            rules.test,
+            rules.samples,
+            *([rules.released_pairs] * (rules.released_pairs > 0)),
+        ],
         "members": grid.members,
-        "seed": grid.seed,
+        "seed": [grid.seed, grid.streams] if grid.streams else grid.seed,
         "objective": _fields(row.objective, OBJECTIVE),
         "start": [row.start, row.init],
         "budget": budget,

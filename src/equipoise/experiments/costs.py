@@ -70,8 +70,12 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
     rolls = Counter(rolls_needed(cell.row.objective) for cell in trained)
     step = sum(n * stack.members * _step(stack.network, r, n * stack.members, device) for r, n in rolls.items())
     embedding = stack.size * EMBEDDING[device][stack.network] if stack.sizes.layers else 0.0
-    training = (step * share + embedding) * steps
+    # Measured with batches of 256; larger ones take at most as much more.
+    training = (step * share + embedding) * steps * max(1.0, (stack.settings.batch_size or 256) / 256)
     evaluations = stack.rules.pairs * stack.members * sum(_points(stack, cell) for cell in stack.cells)
+    if stack.rules.released_pairs:
+        points = RELEASED_BINS**2 if stack.network == "classifier" else 1000 * EVALUATIONS["flow"]
+        evaluations += stack.rules.released_pairs * stack.members * len(stack.cells) * points
     diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
     file, numbers, member, picture = BYTES
     size = file + sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "Entry",
     "GridError",
+    "ResolvedEntry",
     "check_method",
     "check_task",
     "entries_of",
@@ -28,7 +29,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.methods import METHODS, Method, resolve
@@ -36,13 +37,16 @@ from equipoise.support.checks import finite_number, one_of
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
+from equipoise.training import Settings
 
 from .protocols import FIGURE_LABELS
 
 #: Options of a method that `resolve` checks together, and those that are fields of `Method`.
 RESOLVED_OPTIONS = ("balance", "strength", "start")
-FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "init")
-METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, "keep", "recipe")
+FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "share_rolls", "init")
+#: Training settings that a method may have of its own; methods that differ in them train in separate stacks.
+TRAINING_OPTIONS = ("batch_size", "tf32")
+METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, *TRAINING_OPTIONS, "keep", "recipe")
 #: The most entries that an axis may have, its options multiplied out.
 MOST_ENTRIES = 10_000
 
@@ -70,16 +74,30 @@ class Entry:
         return f"{self.name}[{options}]" if options else self.name
 
 
-@lru_cache(maxsize=4096)
-def resolve_entry(entry: Entry) -> tuple[Method, str | None, str | None]:
-    """What an entry of a method means: the method, the weights that are kept, and the recipe of coverage.
+class ResolvedEntry(NamedTuple):
+    """What an entry of a method means.
 
-    The last two ("best" or "last", and see `diagnose`) are None where the grid decides.
+    Arguments:
+        row: the method.
+        keep: the weights that are kept, "best" or "last"; None where the grid decides.
+        recipe: of coverage, see `diagnose`; None where the grid decides.
+        training: settings that replace the grid's.
     """
+
+    row: Method
+    keep: str | None
+    recipe: str | None
+    training: tuple[tuple[str, Any], ...]
+
+
+@lru_cache(maxsize=4096)
+def resolve_entry(entry: Entry) -> ResolvedEntry:
+    """What an entry of a method means by itself; `Grid.resolved` adds what the protocol decides."""
     options = dict(entry.options)
     row = resolve(entry.name, **{key: options.get(key) for key in RESOLVED_OPTIONS})
     row = dataclasses.replace(row, **{key: options[key] for key in FIELD_OPTIONS if key in options})
-    return row, options.get("keep"), options.get("recipe")
+    training = tuple((key, options[key]) for key in TRAINING_OPTIONS if key in options)
+    return ResolvedEntry(row, options.get("keep"), options.get("recipe"), training)
 
 
 def parse_entry(text: str) -> dict[str, Any] | str:
@@ -180,26 +198,27 @@ def check_method(name: str, options: dict[str, Any]) -> None:
     for key in options:
         if key not in METHOD_OPTIONS:
             raise ValueError(did_you_mean(key, METHOD_OPTIONS, "option of a method"))
-    _, keep, recipe = resolve_entry(Entry(name, tuple(options.items())))
+    _, keep, recipe, training = resolve_entry(Entry(name, tuple(options.items())))
+    Settings(**dict(training))  # refuses impossible ones
     if keep is not None:
         one_of("keep", keep, ("best", "last"))
     if recipe is not None and recipe not in RECIPES:
         raise ValueError(did_you_mean(recipe, RECIPES, "recipe"))
 
 
-def method_facts(label: str, protocol: str) -> dict[str, Any]:
-    """What travels with results of a method: what figures of a protocol call it, and its row.
+def method_facts(label: str) -> dict[str, Any]:
+    """What travels with results of a method: what figures call it, and its row.
 
     Example:
-        >>> method_facts("brnpe", "paper")["label"], method_facts("brnpe", "released")["label"]
-        ('BRNPE', 'BNPE')
-        >>> method_facts("bnpe[strength=10,unbiased=true]", "paper")
+        >>> method_facts("brnpe")["label"]
+        'BRNPE'
+        >>> method_facts("bnpe[strength=10,unbiased=true]")
         {'label': 'BNPE (strength 10, unbiased)', 'network': 'flow', 'loss': 'npe', 'balance': 'chi2', 'strength': 10.0,
          'start': 'random'}
     """
     (entry,) = entries_of([label], "methods", check_method)
     row = resolve_entry(entry)[0]
-    name = FIGURE_LABELS.get(protocol, FIGURE_LABELS["paper"]).get(entry.name, row.paper.partition(",")[0] or row.name)
+    name = FIGURE_LABELS.get(entry.name, row.paper.partition(",")[0] or row.name)
     names = ("network", "loss", "balance", "strength", "start")
     return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}
 

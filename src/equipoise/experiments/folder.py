@@ -43,7 +43,10 @@ from equipoise.support.hdf5 import check_dataset, open_hdf5, write_netcdf
 from equipoise.support.words import listed
 
 #: The version of what is written here. A reader refuses newer ones.
-FORMAT = 2
+FORMAT = 3
+#: What grids of earlier formats mean by what they do not say: seeds were keyed by task and run alone, and the
+#: contrastive sets of NRE-C always shared rolls of θ.
+EARLIER = {"streams": "", "share_rolls": True}
 #: Seconds between two heartbeats of a stack.
 HEARTBEAT_INTERVAL = 1.0
 #: A stack on another machine without a heartbeat for this many seconds counts as lost.
@@ -90,7 +93,7 @@ class Folder:
         match found:
             case {"grid": dict(), "format": int(number)}:
                 _check_format(file, number)
-                return dict(found)
+                return found if number >= FORMAT else found | {"grid": EARLIER | found["grid"]}
         raise DamagedFile(f"{file} does not describe a grid: {REPAIR}")
 
     def stored_tasks(self) -> dict[str, Any]:

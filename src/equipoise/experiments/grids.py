@@ -30,20 +30,25 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.diagnostics.pair_statistics import RECIPES
-from equipoise.losses import pairs_needed
+from equipoise.losses import LOSSES, pairs_needed
 from equipoise.priors import BoxUniform
 from equipoise.support.checks import true_or_false, whole_number
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
 from equipoise.training import Settings
 
-from .entries import Entry, GridError, check_method, check_task, entries_of, resolve_entry
+from .entries import Entry, GridError, ResolvedEntry, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 
 #: Grids that come with the package, by name.
-PACKAGED = ("demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength")
+PACKAGED = (
+    "demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls",
+    "bnre_slcp", "escape", "estimate",
+)  # fmt: skip
 #: The least that whole numbers may be. Fewer than 50 pairs support no statement about coverage.
-LEAST = {"runs": 1, "members": 1, "seed": 0, "pairs": 50, "test": 50, "transforms": 1, "stack": 1}
+LEAST = {
+    "runs": 1, "members": 1, "seed": 0, "pairs": 50, "test": 50, "transforms": 1, "stack": 1, "released_pairs": 0,
+}  # fmt: skip
 #: The most cells of a grid: a damaged or foreign file must not make a plan that takes all memory.
 MOST_CELLS = 1_000_000
 #: Kinds of networks.
@@ -93,10 +98,17 @@ class Grid:
         runs: repetitions, each with its own simulations and weights.
         members: networks per run; the run's posterior is their mixture.
         seed: of everything random.
+        streams: what seeds are keyed by besides the seed, the task and the run; None for the name. Two grids of
+            different names have simulations and first weights of their own. An empty string leaves the key out: seeds
+            are then those of grids that were stored before there was this key.
         pairs: the size of the coverage set; None for the protocol's.
         test: the size of the test set; None for the protocol's.
         samples: draws or points behind a rank, for all networks or by network; None for the protocol's.
         recipe: how coverage is computed, see `diagnose`; None for the protocol's.
+        released_pairs: the first this many coverage pairs are judged by the released recipe as well, which gives
+            `released_coverage` and `released_coverage_auc`; None for the protocol's.
+        share_rolls: whether the contrastive sets of NRE-C share rolls of θ, where a method does not say; None for the
+            protocol's.
         hidden: hidden layers of every network; None for the protocol's.
         transforms: of a flow; None for the protocol's.
         training: changes to the protocol's training settings.
@@ -113,10 +125,13 @@ class Grid:
     runs: int = 1
     members: int = 1
     seed: int = 0
+    streams: str | None = None
     pairs: int | None = None
     test: int | None = None
     samples: int | tuple[tuple[str, int], ...] | None = None
     recipe: str | None = None
+    released_pairs: int | None = None
+    share_rolls: bool | None = None
     hidden: tuple[int, ...] | None = None
     transforms: int | None = None
     training: tuple[tuple[str, Any], ...] = ()
@@ -124,16 +139,29 @@ class Grid:
     stack: int | None = None
     user_tasks: tuple[tuple[str, TaskFacts], ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.streams is None:
+            object.__setattr__(self, "streams", self.name)
+
     def rules(self, network: str) -> Protocol:
         """The protocol with this grid's own numbers, for the networks of a kind, "flow" or "classifier"."""
-        own = {k: v for k in ("pairs", "test", "recipe") if (v := getattr(self, k)) is not None}
+        keys = ("pairs", "test", "recipe", "released_pairs", "share_rolls")
+        own = {k: v for k in keys if (v := getattr(self, k)) is not None}
         samples = self.samples if isinstance(self.samples, int) else dict(self.samples or ()).get(network)
         own |= {} if samples is None else {"samples": samples}
         return dataclasses.replace(PROTOCOLS[self.protocol], settings=self.settings(), **own)
 
-    def settings(self, keep: str | None = None) -> Settings:
-        """The training settings, with the weights a method wants kept."""
-        own = dict(self.training) | ({} if keep is None else {"keep": keep})
+    def resolved(self, entry: Entry) -> ResolvedEntry:
+        """What an entry of a method means here: contrastive sets share rolls as the protocol has it, unless it says."""
+        found = resolve_entry(entry)
+        if LOSSES[found.row.loss].of != "sets" or "share_rolls" in dict(entry.options):
+            return found
+        share = self.rules(found.row.network).share_rolls
+        return found._replace(row=dataclasses.replace(found.row, share_rolls=share))
+
+    def settings(self, keep: str | None = None, training: tuple[tuple[str, Any], ...] = ()) -> Settings:
+        """The training settings, with the weights that a method wants kept and its own settings."""
+        own = dict(self.training) | ({} if keep is None else {"keep": keep}) | dict(training)
         return dataclasses.replace(PROTOCOLS[self.protocol].settings, **own)
 
     def sizes(self, task: str) -> Sizes:
@@ -263,16 +291,25 @@ def _check(grid: Grid) -> None:
     if grid.recipe is not None and grid.recipe not in RECIPES:
         raise GridError(did_you_mean(str(grid.recipe), RECIPES, "recipe"))
     true_or_false("gallery", grid.gallery)
+    if grid.share_rolls is not None:
+        true_or_false("share_rolls", grid.share_rolls)
+    if not isinstance(grid.streams, str):
+        raise GridError(f"streams is a name that seeds are keyed by, got {grid.streams!r}")
     known = list(PROTOCOLS[grid.protocol].settings.numbers())
     for key, _ in grid.training:
         if key not in known:
             raise GridError(did_you_mean(key, known, "training setting"))
-    settings = grid.settings()
+    rules = grid.rules("flow")
+    if rules.released_pairs and rules.recipe == "released":
+        raise GridError("released_pairs has nothing to add: recipe is 'released' already; leave one of them out")
+    if rules.released_pairs > rules.pairs:
+        raise GridError(f"released_pairs = {rules.released_pairs}, but there are {rules.pairs} coverage pairs")
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
-        row, keep, recipe = resolve_entry(entry)
+        row, keep, recipe, training = grid.resolved(entry)
+        settings = grid.settings(keep, training)
         _check_budgets(grid, entry, pairs_needed(row.objective), settings)
-        way = keep or settings.keep, recipe or grid.rules(row.network).recipe
+        way = settings, recipe or grid.rules(row.network).recipe
         same = dataclasses.replace(row, name="", paper=""), way
         if same in meanings:
             raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")

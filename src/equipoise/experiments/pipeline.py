@@ -39,7 +39,8 @@ from .cells import NUMERICS, Stack
 from .costs import cost, device_kind
 from .folder import Folder
 from .gallery import gallery
-from .records import record
+from .protocols import PROTOCOLS
+from .records import SECOND, record
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -59,6 +60,7 @@ def compute_stack(
     with fixed_threads(threads), listening(report_progress), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         task = make_task(stack.task.name, **dict(stack.task.options))
+        _check_recipe(stack, task)
         data = [_simulate(task, stack, folder, stack.budget, "run", run) for run in stack.runs]
         state = folder.checkpoint(stack.identity) if checkpoint else None
         posteriors = _train(stack, task, data, device=device, checkpoint=state, compile=compile)
@@ -80,6 +82,15 @@ def compute_stack(
         folder.write_stack(stack.identity, kept)
 
 
+def _check_recipe(stack: Stack, task: Task) -> None:
+    """Refuse before training what could not be judged after it."""
+    if stack.rules.released_pairs and stack.network == "classifier" and task.prior.dim > 2:
+        raise ValueError(
+            f"released_pairs: the released recipe ranks classifiers on a grid of up to 2 parameters, and {task.name} "
+            f"has {task.prior.dim}; set released_pairs = 0"
+        )
+
+
 def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int) -> Pairs:
     """The first n pairs of a stream of the task, x in the smallest dtype that holds it.
 
@@ -91,7 +102,8 @@ def _simulate(task: Task, stack: Stack, folder: Folder, n: int, *path: str | int
     store = None
     if task.kept:
         name = _file_name(task, stack.task.options, size=4)
-        store = folder.path / "simulations" / "-".join([name, str(stack.seed), *map(str, path)])
+        key = [re.sub(r"\W+", "_", stack.streams)] if stack.streams else []
+        store = folder.path / "simulations" / "-".join([name, *key, str(stack.seed), *map(str, path)])
     pairs = simulate(task.prior, task.simulator, n, seed=seed, store=store, verify=False)
     return pairs.theta, pairs.compact()
 
@@ -157,12 +169,30 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
                 test=test,
                 mixture=stack.members > 1,
             )
+            if rules.released_pairs and stack.cells[cells[0]].recipe != "released":
+                ds = ds.assign(_released(whole, stack, theta, x))
         seconds = (time.monotonic() - started) / len(cells)
         for row, i in enumerate(cells):
             # A single network is its own mixture.
             one = ds if stack.members > 1 else ds.isel(member=[row, row]).assign_coords(member=["0", "mixture"])
             found[i] = one.assign_attrs(seconds=seconds)
     return found
+
+
+def _released(posterior: Posterior, stack: Stack, theta: Tensor, x: Tensor) -> dict[str, xr.DataArray]:
+    """Coverage of the first pairs by the released recipe, under the names it is stored by."""
+    n = stack.rules.released_pairs
+    ds = diagnose(
+        posterior,
+        theta[:n],
+        x[:n],
+        seed=stack.stream("diagnose"),
+        samples=PROTOCOLS["released"].samples,
+        tolerance="constant",
+        recipe="released",
+        mixture=stack.members > 1,
+    )
+    return {name: ds[name.removeprefix("released_")] for name in SECOND}
 
 
 def _alike(stack: Stack, posteriors: list[Posterior | None]) -> list[list[int]]:
@@ -179,7 +209,8 @@ def _exact(task: Task, stack: Stack, folder: Folder, theta: Tensor, x: Tensor) -
     """The exact log posterior of the coverage pairs, computed once for a task and kept in the folder."""
     if not task.has_exact_posterior:
         return None
-    name = _file_name(task, stack.task.name, stack.task.options, stack.seed, len(theta), size=8)
+    key = [stack.streams] if stack.streams else []
+    name = _file_name(task, stack.task.name, stack.task.options, stack.seed, *key, len(theta), size=8)
     file = folder.path / "exact" / f"{name}.npy"
     if file.exists():
         if is_intact(file):

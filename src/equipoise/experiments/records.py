@@ -6,7 +6,7 @@ and run. To keep another number of a diagnosis, say so in its row of `diagnostic
 
 from __future__ import annotations
 
-__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "TASK_VARIABLES", "record", "thinned"]
+__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "SECOND", "TASK_VARIABLES", "record", "thinned"]
 
 import json
 import platform
@@ -34,6 +34,8 @@ Dims = tuple[str, ...]
 DIAGNOSTICS: dict[str, Dims] = {v.name: v.dims[1:] for v in VARIABLES if v.kept}
 #: Those that are also kept for each network of a run, as `member_…`.
 PER_MEMBER = tuple(v.name for v in VARIABLES if v.kept == "member")
+#: Of a second diagnosis by the released recipe, where the grid asks for one.
+SECOND: dict[str, Dims] = {"released_coverage": ("level",), "released_coverage_auc": ()}
 #: Of the training of a run; its steps are those of all its members together.
 TRAINING = (
     "train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss", "diverged_members",
@@ -44,6 +46,7 @@ HISTORY = ("train_loss", "validation_loss", "balance")
 CELL_VARIABLES: dict[str, Dims] = {
     **DIAGNOSTICS,
     **{f"member_{name}": ("member", *DIAGNOSTICS[name]) for name in PER_MEMBER},
+    **SECOND,
     **dict.fromkeys(TRAINING, ()),
     **dict.fromkeys(HISTORY, ("epoch",)),
 }
@@ -75,7 +78,8 @@ def record(
     """What is kept of a stack: of each cell its members and its diagnosis, and the warnings."""
     cells, kept = stack.cells, thinned(stack.settings.epochs)
     sizes = {"level": LEVELS, "member": stack.members, "epoch": len(kept)}
-    data = {name: _empty(name, (len(cells), *(sizes[d] for d in dims))) for name, dims in CELL_VARIABLES.items()}
+    names = {n: dims for n, dims in CELL_VARIABLES.items() if n not in SECOND or stack.rules.released_pairs}
+    data = {name: _empty(name, (len(cells), *(sizes[d] for d in dims))) for name, dims in names.items()}
     for i, (mine, diagnosis) in enumerate(zip(posteriors, judged, strict=True)):
         _history(data, i, mine, kept, stack.steps)
         if diagnosis is not None:
@@ -104,8 +108,7 @@ def record(
     }
     said: Any = next((ds for ds in judged if ds is not None), {})  # its attributes say what each variable means
     variables: dict[str, Any] = {
-        name: (("cell", *dims), data[name], said[name].attrs if name in said else {})
-        for name, dims in CELL_VARIABLES.items()
+        name: (("cell", *dims), data[name], said[name].attrs if name in said else {}) for name, dims in names.items()
     }
     variables |= {name: ((), value) for name, value in _expected(task, judged[0]).items()}
     variables |= {"method": ("cell", [c.method for c in cells]), "run": ("cell", [c.run for c in cells])}
@@ -148,7 +151,7 @@ def _diagnosis(data: dict[str, np.ndarray], i: int, alive: list[int], judged: xr
     """The diagnosis of a cell, and of its members that were not lost."""
     data["diagnose_seconds"][i] = judged.attrs["seconds"]
     whole = judged.sel(member="mixture")
-    for name in DIAGNOSTICS:
+    for name in (*DIAGNOSTICS, *(n for n in SECOND if n in whole)):
         data[name][i] = whole[name].values[()]
     for row, m in enumerate(alive):
         one = judged.sel(member=str(row))

@@ -55,6 +55,8 @@ LEDGER = (
 #: What variables mean that `diagnose` does not describe.
 MEANINGS = {
     "verdict_holm": "verdict with Holm's correction over all cells",
+    "released_coverage": "expected coverage of the first pairs by the released recipe, on which grids were published",
+    "released_coverage_auc": "coverage AUC of the first pairs by the released recipe",
     "train_seconds": "what its networks took of the training of their stack; cells may share networks",
     "steps": "steps of its networks together",
     "stack_seconds": "the whole of the stack that the cell belongs to, which `stack` names",
@@ -286,7 +288,7 @@ def _pictures(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.Da
 
 def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
     """What figures and readers need to know of the tasks and methods, along their axes."""
-    rows = [method_facts(label, grid.protocol) for label in ds["method"].values]
+    rows = [method_facts(label) for label in ds["method"].values]
     found: dict[str, Any] = {f"method_{name}": ("method", [row[name] for row in rows]) for name in rows[0]}
     return found | {"task_label": ("task", [task_label(label) for label in ds["task"].values])}
 

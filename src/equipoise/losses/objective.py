@@ -50,13 +50,17 @@ class Term:
 
     def rolls(self, objective: Objective) -> int:
         """How many rolls of θ it looks at."""
-        return {"joint": 1, "pairs": 2, "sets": objective.contrastive + 1}[self.of]
+        if self.of == "sets":
+            return objective.contrastive + 1 if objective.share_rolls else 2 * objective.contrastive
+        return {"joint": 1, "pairs": 2}[self.of]
 
     def arguments(self, h: Tensor, objective: Objective) -> tuple[Tensor, ...]:
         """What the function is called with, from log-ratios with shape `(*, R, B)`."""
         if self.of == "joint":
             return (h[..., 0, :],)
-        return joint_and_marginal(h) if self.of == "pairs" else contrastive_sets(h, objective.contrastive)
+        if self.of == "pairs":
+            return joint_and_marginal(h)
+        return contrastive_sets(h, objective.contrastive, objective.share_rolls)
 
     def keywords(self, objective: Objective) -> dict[str, Any]:
         """The objective's fields that the function takes."""
@@ -86,6 +90,8 @@ class Objective:
         normalizer: how many rolls estimate Ẑ(x).
         contrastive: K, the size of the contrastive sets.
         gamma: γ, the odds of NRE-C.
+        share_rolls: whether the two kinds of contrastive sets share rolls of θ (K + 1 in all), or have their own, as in
+            the paper's released loss (2K).
     """
 
     loss: str
@@ -96,11 +102,12 @@ class Objective:
     normalizer: int = 16
     contrastive: int = 5
     gamma: float = 1.0
+    share_rolls: bool = True
 
     def __post_init__(self) -> None:
         one_of("loss", self.loss, LOSSES)
         one_of("balance", self.balance, BALANCES)
-        for name in ("unbiased", "normalized"):
+        for name in ("unbiased", "normalized", "share_rolls"):
             true_or_false(name, getattr(self, name))
         term = BALANCES[self.balance]
         if term.of == "sets" and LOSSES[self.loss].of != "sets":
@@ -179,7 +186,8 @@ def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], l
     for objective in objectives:
         kind = dataclasses.replace(objective, strength=1.0)
         if not objective.balanced:
-            kind = Objective(objective.loss, contrastive=objective.contrastive, gamma=objective.gamma)
+            sets = {name: getattr(objective, name) for name in ("contrastive", "gamma", "share_rolls")}
+            kind = Objective(objective.loss, **sets)
         index.append(kinds.setdefault(kind, len(kinds)))
     return list(kinds), index
 

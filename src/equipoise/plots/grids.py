@@ -136,7 +136,9 @@ def _against_budget(results: xr.Dataset, name: str, label: str, figure: Figure |
         line_panel(results, task, name, ax=ax, front=front)
     for i, (ax, task, _) in enumerate(places):  # after the last line, since panels share their limits
         references(ax, results, task, name, named=i < len(names.tasks))
-    method_legend(figure, names, GREY_ONES if places[0][2] else "")
+    known = name == "balancing_error" and "balance_signed_se" in results
+    floor = "grey band: up to twice the standard error" if known else ""
+    method_legend(figure, names, " · ".join(filter(None, [floor, GREY_ONES if places[0][2] else ""])))
     return np.array([ax for ax, _, _ in places], dtype=object)
 
 

@@ -7,7 +7,7 @@ give the same for the methods and tasks of the paper. `equipoise.METHODS` would 
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "TASKS", "Labels", "MethodRow", "labels_of"]
+__all__ = ["METHODS", "PARAMETERS", "TASKS", "Labels", "MethodRow", "labels_of"]
 
 from collections import Counter
 from dataclasses import dataclass
@@ -45,7 +45,12 @@ TASKS = {
     "lotka_volterra": "Lotka-Volterra",
     "two_moons": "Two Moons",
 }
-#: What the paper's figures, which the released protocol reproduces, call these methods.
+#: What the parameters of a task are called, where that is not θ₁, θ₂.
+PARAMETERS = {
+    "spatial_sir": ("β", "γ"),
+    "lotka_volterra": ("log predator birth rate", "log predator death rate"),
+}
+#: What the paper's figures call these methods, in either of its protocols.
 IN_THE_FIGURES = {"brnpe": "BNPE", "brnpe_init": "BNPE Init"}
 
 
@@ -74,11 +79,11 @@ def labels_of(ds: xr.Dataset) -> Labels:
         >>> ds = xr.Dataset(coords={"method": ["brnpe", "bnpe[strength=10,unbiased=true]", "mine"]})
         >>> [row.label for row in labels_of(ds).methods.values()]
         ['BRNPE', 'BNPE (strength 10, unbiased)', 'mine']
-        >>> labels_of(ds.assign_attrs(protocol="released")).method("brnpe")
-        'BRNPE (paper: BNPE)'
+        >>> [labels_of(ds.assign_attrs(protocol=p)).method("brnpe") for p in ("paper", "released")]
+        ['BRNPE (paper: BNPE)', 'BRNPE (paper: BNPE)']
     """
     tasks, rows = _column(ds, "task", "label"), _rows(ds)
-    if ds.attrs.get("protocol") == "released":
+    if ds.attrs.get("protocol") in ("paper", "released"):
         for name, paper in IN_THE_FIGURES.items():
             if name in rows and paper not in rows[name].label:
                 rows[name] = rows[name]._replace(label=f"{rows[name].label} (paper: {paper})")

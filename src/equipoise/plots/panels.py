@@ -124,7 +124,8 @@ def references(ax: Axes, results: xr.Dataset, task: str, name: str, named: bool 
     """What `line_panel` is compared with; call it after the last line, since it needs the limits.
 
     For the nominal log posterior, the exact posterior's value and the prior's, if near; for the balancing error a
-    logarithmic axis, or 0. With `named` the lines have names and the axis room for them.
+    logarithmic axis, or 0, and the noise floor: twice the median standard error of g. With `named` the lines have
+    names and the axis room for them.
     """
     if not any_number(results, name, task=task):
         say_missing(ax)
@@ -139,6 +140,9 @@ def references(ax: Axes, results: xr.Dataset, task: str, name: str, named: bool 
             ax.set_ylim(bottom=medians.min() / 2)
         else:
             ax.set_ylim(bottom=0)
+        if any_number(results, "balance_signed_se", task=task):
+            floor = 2 * float(np.nanmedian(results["balance_signed_se"].sel(task=task).values))
+            ax.axhspan(ax.get_ylim()[0], floor, color=GREY, alpha=0.14, linewidth=0, zorder=0)
 
 
 def _exact_and_prior(ax: Axes, results: xr.Dataset, task: str, named: bool) -> None:
