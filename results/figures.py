@@ -1,6 +1,6 @@
 """Draw every figure from the results beside this file; no GPU, no torch.
 
-    python results/figures.py            docs/figures/reproduction-*.png, diagnostics.png, frontier.png, tempering.png, … and
+    python results/figures.py            docs/figures/reproduction-*.png, diagnostics.png, frontier.png, … and
                                          all figures and reports in runs/results
 
 What has not been computed is not drawn, and said.
