@@ -111,3 +111,9 @@ def test_the_mass_inside_the_prior_is_estimated_without_bias(monkeypatch: pytest
     # One x has a standard deviation of 0.21 at most, the mean of 4,000 of 0.0033.
     assert float((found - exact).mean()) == pytest.approx(0, abs=0.015)
     assert float(peers.inside(network, GaussianPrior([0.0], [[1.0]]), x).abs().max()) == 0
+
+
+def test_load_measures_folders_of_many_cells() -> None:
+    text = printed("load", "--cells", "100", "--only", "status,results")
+    rows = [line.split("|") for line in text.splitlines() if "one-cell" in line]
+    assert len(rows) == 2 and all(float(row[4]) > 100 for row in rows)
