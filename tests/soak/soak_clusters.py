@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -193,8 +194,8 @@ def disturb(name: str, kills: int, right: dict[str, str], seed: int = 0) -> Iter
     rng, done = random.Random(f"{name} {seed}"), 0
     with tempfile.TemporaryDirectory(prefix="equipoise-cluster-") as folder:
         os.chmod(folder, 0o755)  # Slurm's daemons look into it
-        place = PLACES[name](Path(folder))
-        out = Path(folder) / "out"
+        place, outs = PLACES[name](Path(folder)), (Path(folder) / f"out-{n}" for n in itertools.count())
+        out = next(outs)
         try:
             while done < kills:
                 before = soak_kills.stacks(out) if out.exists() else {}
@@ -208,7 +209,7 @@ def disturb(name: str, kills: int, right: dict[str, str], seed: int = 0) -> Iter
                     yield victim, "" if before.items() <= after.items() else f"lost: {before} became {after}"
                 if soak_kills.stacks(out).keys() == right.keys() or done == kills:
                     yield "to the end", _end(place, out, right)
-                    shutil.rmtree(out)
+                    out = next(outs)  # another: workers whose runner is gone may still write to this one
         finally:
             place.end()
 
