@@ -1,8 +1,8 @@
 """Power cuts at random moments of everything that writes, on a file system of their own.
 
-An ext4 image is mounted, and an operation of `soak_kills` runs on it. At a random moment, or at a call to the file
-system, the file system is shut down without writing its journal: what was not flushed is gone, as if the power had
-been cut. Then the image is mounted again. Every file that was said to be safe is there, with its content; nothing
+An ext4 image is mounted, and an operation of `soak_kills` runs on it. After a random time, at a call to the
+file system, or when the operation has ended, the file system is shut down without writing its journal: what was not
+flushed is gone, as if the power had been cut. Then the image is mounted again. Every file that was said to be safe is there, with its content; nothing
 half-written reads as whole; the operation goes on to the same result.
 
 Needs root and loop devices. It mounts in a namespace of its own, so that nothing stays mounted whatever happens.
@@ -147,7 +147,8 @@ def cut(name: str, times: int, flush: bool = True, seed: int = 0) -> Iterator[Ou
             while done < times and status != 0 and not wrong:
                 before = operation.kept(folder)
                 (root / "safe").unlink(missing_ok=True)
-                moment, status = _strike(operation, folder, disk, root, rng, seconds, calls, flush, by_call=done % 3)
+                kind = ("end", "call", "time")[done % 3]
+                moment, status = _strike(operation, folder, disk, root, rng, seconds, calls, flush, kind)
                 disk.down()
                 disk.up()
                 try:
@@ -167,10 +168,11 @@ def cut(name: str, times: int, flush: bool = True, seed: int = 0) -> Iterator[Ou
 
 def _strike(
     operation: Operation, folder: Path, disk: Disk, root: Path, rng: random.Random, seconds: float, calls: int,
-    flush: bool, by_call: int,
+    flush: bool, kind: str,
 ) -> tuple[str, int]:  # fmt: skip
-    """Run an operation until the power is cut, which it is at the latest when the operation has ended."""
-    at = rng.randint(1, max(calls, 1)) if by_call else -1
+    """Run an operation until the power is cut: after a time, at a call to the file system, or when it has ended."""
+    at = rng.randint(1, max(calls, 1)) if kind == "call" else -1
+    after = rng.uniform(0, seconds) if kind == "time" else None
 
     def strike() -> None:
         disk.cut()
@@ -183,10 +185,10 @@ def _strike(
         soak_kills._watch(folder, at, strike, [0])
         operation.act(folder)
 
-    after = None if by_call else rng.uniform(0, 1.1 * seconds)
     status = soak_kills._forked(work, root / "log", after)
     disk.cut()
-    return f"power cut at call {at} of {calls}" if by_call else f"power cut after {after:.3f} s", status
+    how = {"call": f"at call {at} of {calls}", "time": f"after {after or 0:.3f} s", "end": "when it had ended"}[kind]
+    return f"power cut {how}", status
 
 
 def _to_the_end(name: str, operation: Operation, folder: Path, root: Path, wanted: Any) -> Iterator[Outcome]:
