@@ -1,9 +1,9 @@
 """Power cuts at random moments of everything that writes, on a file system of their own.
 
-An ext4 image is mounted, and an operation of `soak_kills` runs on it. After a random time, at a call to the
-file system, or when the operation has ended, the file system is shut down without writing its journal: what was not
-flushed is gone, as if the power had been cut. Then the image is mounted again. Every file that was said to be safe is there, with its content; nothing
-half-written reads as whole; the operation goes on to the same result.
+An ext4 image is mounted, and an operation of `soak_kills` runs on it. After a random time, at a call to the file
+system, or when the operation has ended, the file system is shut down without writing its journal: what was not flushed
+is gone, as if the power had been cut. Then the image is mounted again. Every file that was said to be safe is there,
+with its content; nothing half-written reads as whole; the operation goes on to the same result.
 
 Needs root and loop devices. It mounts in a namespace of its own, so that nothing stays mounted whatever happens.
 """
