@@ -465,4 +465,4 @@ def test_a_foreign_posterior_that_returns_nothing_is_refused_by_name(method: str
 
     prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
     with pytest.raises(TypeError, match=f"{method} should return a tensor, and returned NoneType"):
-        diagnose(Foreign(), torch.rand(30, 2), torch.rand(30, 2), prior=prior, progress=False)
+        diagnose(Foreign(), torch.rand(60, 2), torch.rand(60, 2), prior=prior, progress=False)

@@ -458,4 +458,4 @@ def test_saving_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file" / "model", Path("/proc/nowhere")):
         with pytest.raises(OSError, match="nothing can be written to"):
-            random_posterior("flow", members=1).save(folder)
+            random_posterior("random", members=1).save(folder)

@@ -216,7 +216,7 @@ def _read(folder: Folder) -> tuple[xr.Dataset | None, Stacks]:
     own = (*TASK_VARIABLES, "cell", "picture", "gallery_density")
     for identity in folder.stacks():
         header, arrays = folder.read_stack(identity)
-        key = (header["members"], arrays["epoch"].tobytes(), *sorted(arrays))
+        key = (header["members"], arrays["epoch"].tobytes(), *sorted(arrays.keys() & CELL_VARIABLES.keys()))
         if key not in alike:
             alike[key] = _Alike(header, arrays)
         alike[key].add(identity, header, arrays)
