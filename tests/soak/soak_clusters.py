@@ -192,8 +192,8 @@ def _tail(place: Place) -> str:
 def disturb(name: str, kills: int, right: dict[str, str], seed: int = 0) -> Iterator[tuple[str, str]]:
     """Kill so many times; who was killed, and what was wrong after it ("" for nothing)."""
     rng, done = random.Random(f"{name} {seed}"), 0
-    with tempfile.TemporaryDirectory(prefix="equipoise-cluster-") as folder:
-        os.chmod(folder, 0o755)  # Slurm's daemons look into it
+    with tempfile.TemporaryDirectory(prefix="equipoise-cluster-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o755)  # Slurm's daemons look into it, and write until they have ended
         place, outs = PLACES[name](Path(folder)), (Path(folder) / f"out-{n}" for n in itertools.count())
         out = next(outs)
         try:
