@@ -14,7 +14,7 @@ help:
 	@echo "make docs    install what is needed, build the site into build/docs, warnings as errors"
 	@echo "make dist    sdist and wheel into dist/; the wheel installed into an empty environment runs the quickstart"
 	@echo "make bench   the speed tables of benchmarks/ (BENCH=simulators picks one; BENCH=peers compares with sbi and lampe)"
-	@echo "make soak    verdicts counted, processes killed, disks failing, files altered: an hour, one table"
+	@echo "make soak    verdicts counted, processes killed, power cut, disks failing, files altered: one table"
 	@echo "make figures every figure, report and table of the reproduction, from results/"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make clean   remove .venv and what the other commands made"

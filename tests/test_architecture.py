@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import FrameType
 
@@ -50,3 +51,9 @@ def test_from_fit_to_the_loss_it_is_six_hops() -> None:
     found = chain("nre")
     assert found == CHAIN
     assert len(found) - 1 <= 6
+
+
+def test_the_compiler_is_not_imported_before_something_is_compiled() -> None:
+    """It takes seconds and 150 MB, which reading results and an eager training need not."""
+    code = "import sys, equipoise.experiments; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

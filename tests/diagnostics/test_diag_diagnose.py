@@ -452,3 +452,17 @@ def test_a_new_diagnostic_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("equipoise.diagnostics.dataset.VARIABLES", (*VARIABLES, worst))
     ds = diagnose(GaussianPosterior([1.0], 2), theta, x, samples=20)
     np.testing.assert_array_equal(ds.worst_log_prob, ds.log_prob.min("pair"))
+
+
+@pytest.mark.parametrize("method", ["sample", "log_prob"])
+def test_a_foreign_posterior_that_returns_nothing_is_refused_by_name(method: str) -> None:
+    class Foreign:
+        def sample(self, shape, x):
+            return None if method == "sample" else torch.rand(*shape, 2)
+
+        def log_prob(self, theta, x):
+            return None if method == "log_prob" else torch.zeros(theta.shape[:-1])
+
+    prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
+    with pytest.raises(TypeError, match=f"{method} should return a tensor, and returned NoneType"):
+        diagnose(Foreign(), torch.rand(60, 2), torch.rand(60, 2), prior=prior, progress=False)

@@ -445,6 +445,18 @@ def test_local_workers_are_encrypted_where_that_is_possible(monkeypatch):
     assert made["security"] is None and made["scheduler"]["options"]["host"] == "127.0.0.1"
 
 
+def test_nobody_else_can_join_a_local_cluster():
+    """A client without the certificates of this run, over TLS or plain TCP, is turned away."""
+    from distributed import Client, Security
+
+    with clusters.connect("local", "cpu", 1, 1) as mine:
+        address = mine.scheduler.address
+        assert address.startswith("tls://127.0.0.1:") and mine.submit(abs, -1).result() == 1
+        for theirs, security in ((address, Security.temporary()), (address.replace("tls", "tcp"), None)):
+            with pytest.raises(OSError, match=r"[Tt]imed out|SSL|certificate"):
+                Client(theirs, security=security, timeout="2s", set_as_default=False)
+
+
 @pytest.mark.parametrize(("line", "safe"), [("", False), ("security: true", True), ("protocol: 'tls://'", True)])
 def test_a_batch_system_without_encryption_is_warned_of(line, safe, tmp_path, monkeypatch):
     import dask_jobqueue

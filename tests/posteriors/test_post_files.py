@@ -452,3 +452,10 @@ def test_what_is_no_description_is_refused_by_name(text: str, tmp_path: Path) ->
     (tmp_path / "model.json").write_text(text, encoding="utf-8", errors="surrogatepass")
     with pytest.raises((DamagedFile, FileNotFoundError), match="model"):
         eq.load(tmp_path)
+
+
+def test_saving_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "model", Path("/proc/nowhere")):
+        with pytest.raises(OSError, match="nothing can be written to"):
+            random_posterior("random", members=1).save(folder)

@@ -340,3 +340,9 @@ def test_a_prior_of_scipys_gives_the_same_every_time() -> None:
     }
     a, b = (eq.fit(theta, theta, prior=Numpys(), device="cpu", **options) for _ in range(2))
     assert a.history.validation_loss.equals(b.history.validation_loss)
+
+
+@pytest.mark.parametrize("members", [[], [9], [-9], ["0"], [0.5], None])
+def test_members_that_are_not_there_cannot_be_selected(members: object) -> None:
+    with pytest.raises(ValueError, match="members are numbers below"):
+        random_posterior("random").select(members)  # type: ignore[arg-type]

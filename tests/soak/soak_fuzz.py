@@ -37,7 +37,8 @@ from safetensors import safe_open
 
 import equipoise as eq
 from equipoise.cli.user_data import read_observation
-from equipoise.experiments import Folder, GridError, collect, load_grid, read_results, run_grid, state_of
+from equipoise.experiments import Folder, GridError, collect, load_grid, pipeline, read_results, run_grid, state_of
+from equipoise.experiments.cells import stacks_of
 from equipoise.posteriors import files as models
 from equipoise.priors.text import parse_prior
 from equipoise.simulations import CorruptBlockError, Store, read_simulations
@@ -237,12 +238,14 @@ def load_manifest(folder: Path, rng: random.Random) -> Any:
     return Store(folder / "model").read().x
 
 
+EXPERIMENT: dict[str, Any] = {
+    "tasks": ["slcp"], "methods": ["nre"], "budgets": [128], "pairs": 50, "test": 50, "samples": 4,
+    "hidden": [4], "training": {"epochs": 1, "batch_size": 64},
+}  # fmt: skip
+
+
 def make_experiment(folder: Path) -> None:
-    grid = {
-        "tasks": ["slcp"], "methods": ["nre"], "budgets": [128], "pairs": 50, "test": 50, "samples": 4,
-        "hidden": [4], "training": {"epochs": 1, "batch_size": 64},
-    }  # fmt: skip
-    run_grid(load_grid(grid), folder / "right", threads=1, device="cpu")
+    run_grid(load_grid(EXPERIMENT), folder / "right", threads=1, device="cpu")
 
 
 def load_stack(folder: Path, rng: random.Random) -> Any:
@@ -393,6 +396,100 @@ def load_observation(folder: Path, rng: random.Random) -> Any:
     return read_observation(file, None, (3,))
 
 
+# --- flipped bits: the same numbers, or none --------------------------------------------------------------------------
+
+
+def flipped(right: Path, file: Path, rng: random.Random) -> None:
+    """Copy a file with one bit flipped, or in every tenth case cut short."""
+    contents = bytearray(right.read_bytes())
+    if rng.random() < 0.1:
+        del contents[rng.randrange(len(contents)) :]
+    else:
+        contents[rng.randrange(len(contents))] ^= 1 << rng.randrange(8)
+    write(file, bytes(contents))
+
+
+def _flip(folder: Path, pattern: str, rng: random.Random) -> None:
+    """Put everything right again, and flip a bit of one file."""
+    _again(folder)
+    right = rng.choice(sorted((folder / "right").glob(pattern)))
+    flipped(right, folder / "model" / right.relative_to(folder / "right"), rng)
+
+
+def _answers(path: Path) -> np.ndarray:
+    posterior = eq.load(path)
+    theta = torch.linspace(0.1, 0.9, 8).reshape(4, 2)
+    return posterior.log_prob(theta, theta.flip(1)).double().numpy()
+
+
+def flip_model(folder: Path, rng: random.Random) -> None:
+    _flip(folder, "model.json" if rng.random() < 0.5 else "weights-*", rng)
+    found = _answers(folder / "model")
+    assert np.array_equal(found, _answers(folder / "right")), "another posterior"
+
+
+def flip_checkpoint(folder: Path, rng: random.Random) -> None:
+    right, file = folder / "state" / "stack-0.safetensors", folder / "stack-0.safetensors"
+    with safe_open(right, "pt") as opened:
+        identity = opened.metadata()["identity"]
+    flipped(right, file, rng)
+    found, wanted = Checkpoint(file, identity).load(), Checkpoint(right, identity).load()
+    assert found is not None and wanted is not None and found.keys() == wanted.keys(), "other weights"
+    assert all(np.array_equal(found[n].numpy(), wanted[n].numpy(), equal_nan=True) for n in wanted), "other weights"
+
+
+def flip_theta(folder: Path, rng: random.Random) -> None:
+    """θ of a store, whose x is not read."""
+    _flip(folder, "block-*.h5", rng)
+    wanted = [Store(folder / "right").block(n, x=False).theta for n in (0, 1)]
+    found = [Store(folder / "model").block(n, x=False).theta for n in (0, 1)]
+    assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True)), "other parameters"
+
+
+def copy_block(folder: Path, rng: random.Random) -> None:
+    """A block that stands in the place of another."""
+    _again(folder)
+    names = ["block-000000.h5", "block-000001.h5"]
+    rng.shuffle(names)
+    shutil.copyfile(folder / "right" / names[0], folder / "model" / names[1])
+    _ = Store(folder / "model").read().theta
+    raise AssertionError("a copied block was read")
+
+
+def flip_stack(folder: Path, rng: random.Random) -> None:
+    _flip(folder, "stacks/*.nc", rng)
+    if Folder(folder / "model").stacks():
+        (identity,) = Folder(folder / "model").stacks()
+        found, wanted = (Folder(folder / name).read_stack(identity) for name in ("model", "right"))
+        assert json.dumps(found[0]) == json.dumps(wanted[0]), "other attributes"
+        assert all(str(found[1][n].tolist()) == str(v.tolist()) for n, v in wanted[1].items()), "other numbers"
+    else:
+        raise ValueError("missing, to be computed again")
+
+
+def flip_exact(folder: Path, rng: random.Random) -> None:
+    """Exact log posteriors, which are computed again where their file is not what was written."""
+    stack, stored = stacks_of(load_grid(EXPERIMENT))[0], Folder(folder / "exact")
+    torch.manual_seed(3)
+    task = eq.task("slcp")
+    theta = task.prior.sample((4,))
+    x = task.simulate(theta, seed=4)
+    right = folder / "right.npy"
+    if not right.exists():
+        pipeline._exact(task, stack, stored, theta, x)
+        shutil.copyfile(next(stored.path.rglob("*.npy")), right)
+    (file,) = stored.path.rglob("*.npy")
+    flipped(right, file, rng)
+    found = pipeline._exact(task, stack, stored, theta, x)
+    assert found is not None and np.array_equal(found, np.load(right)), "other exact posteriors"
+
+
+def flip_results(folder: Path, rng: random.Random) -> None:
+    flipped(folder / "right.nc", folder / "results.nc", rng)
+    found = read_results(folder / "results.nc")
+    assert found.identical(read_results(folder / "right.nc")), "other results"
+
+
 def nothing(folder: Path) -> None:
     """The inputs are in this file."""
 
@@ -413,6 +510,15 @@ TARGETS: dict[str, Target] = {
     "prior as text": Target(nothing, load_prior_text, share=3),
     "prior.json": Target(nothing, load_prior_file, named="prior.json", share=3),
     "pairs": Target(make_pairs, load_pairs, named="altered", library=True, share=3),
+    "flipped: model": Target(make_model, flip_model, named="model", share=0.5),
+    "flipped: checkpoint": Target(make_model, flip_checkpoint, named="stack-0", share=0.5),
+    "flipped: θ of a store": Target(
+        make_store, flip_theta, (ValueError, FileNotFoundError, CorruptBlockError), "model", library=True, share=0.5
+    ),
+    "flipped: a copied block": Target(make_store, copy_block, (CorruptBlockError,), "model", share=0.02),
+    "flipped: stack": Target(make_experiment, flip_stack, named="", share=0.5),
+    "flipped: exact": Target(nothing, flip_exact, share=0.1),
+    "flipped: results": Target(make_results, flip_results, named="results.nc", share=0.5),
     "observation": Target(make_observations, load_observation, named="altered", library=True, share=3),
 }
 
@@ -506,9 +612,9 @@ def fuzz(name: str, inputs: int, first: int = 0) -> dict[str, Any]:
 def main(inputs: int, only: str = "", show: int = 3) -> dict[str, int]:
     """Try so many inputs of all targets together, print a line for each, and count."""
     torch.set_num_threads(1)
-    counts = {"inputs": 0, "library": 0, "wrong": 0}
+    counts = {"inputs": 0, "library": 0, "flipped": 0, "silent": 0, "wrong": 0}
     for name, target in TARGETS.items():
-        if only not in name:
+        if only and not any(part in name for part in only.split(",")):
             continue
         number = math.ceil(inputs * target.share / sum(t.share for t in TARGETS.values()))
         began, found = time.monotonic(), fuzz(name, number)
@@ -524,6 +630,9 @@ def main(inputs: int, only: str = "", show: int = 3) -> dict[str, int]:
         counts["inputs"] += number
         counts["library"] += found["library"]
         counts["wrong"] += len(wrong)
+        if name.startswith("flipped"):
+            counts["flipped"] += number
+            counts["silent"] += sum("AssertionError" in why for _, why in wrong)
     return counts
 
 

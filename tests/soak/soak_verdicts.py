@@ -6,6 +6,8 @@ for the tests.
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -329,3 +331,25 @@ TABLES = (
     false_overconfident, false_certificates, false_certificates_of_draws, false_certificates_of_weights, bands_miss,
     holm_errs,
 )  # fmt: skip
+
+
+def main(scale: float) -> dict[str, int]:
+    """Count everything, print a line for each rate, and say how many of how many are above what is promised."""
+    counts = {"rates": 0, "datasets": 0, "wrong": 0}
+    for table in TABLES:
+        for row in table(scale):
+            print(f"{row.table}; {row.name}: {row.count} of {row.runs}, {100 * row.rate:.1f}%", flush=True)
+            counts["rates"] += 1
+            counts["datasets"] += row.runs
+            counts["wrong"] += not row.holds
+    for world, tests in power(scale).items():
+        print(world + ": " + ", ".join(f"{test} {100 * row.rate:.0f}%" for test, row in tests.items()), flush=True)
+    return counts
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("scale", type=float)
+    total = main(options.parse_args().scale)
+    print(" ".join(f"{key} {value}" for key, value in total.items()))
+    sys.exit(min(total["wrong"], 1))

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import soak_clusters
+import soak_power
 import soak_verdicts
 from scipy import stats
 
@@ -41,8 +43,8 @@ def test_power_beside_other_tests():
     assert dip["overconfident"] > 0.7 and dip["KS, one-sided"] < 0.45
 
 
-def run(script: str, *arguments: str) -> dict[str, int]:
-    """The counts in the last line of a script, which says what was wrong before."""
+def run(script: str, *arguments: str, fails: bool = False) -> dict[str, int]:
+    """The counts in the last line of a script, which says what was wrong before, and has to fail where that is due."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         capture_output=True,
@@ -50,7 +52,7 @@ def run(script: str, *arguments: str) -> dict[str, int]:
         timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == fails, done.stdout + done.stderr
     words = done.stdout.splitlines()[-1].split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
@@ -61,7 +63,26 @@ def test_kills_and_faults_lose_nothing():
     assert counts["wrong"] == 0 and counts["kills"] >= 5 and counts["faults"] >= 5
 
 
+def test_power_cuts_lose_nothing_that_was_flushed():
+    if reason := soak_power.why_not():
+        pytest.skip(reason)
+    counts = run("soak_power.py", "3", "--quick")
+    assert counts["wrong"] == 0 and counts["cuts"] >= 15
+    # That the cut is one: without the flushes something is lost.
+    without = run("soak_power.py", "1", "--quick", "--only", "NetCDF", "--without-flush", fails=True)
+    assert without["wrong"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["scheduler", "slurm"])
+def test_kills_on_a_cluster_change_nothing(cluster):
+    if reason := soak_clusters.why_not(cluster):
+        pytest.skip(f"no {cluster}: {reason}")
+    counts = run("soak_clusters.py", "3", "--only", cluster)
+    assert counts["wrong"] == 0 and counts["kills"] == 3
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and limits on memory")
 def test_altered_inputs_are_read_or_refused_by_name():
     counts = run("soak_fuzz.py", "1400")
-    assert counts["wrong"] == 0 and counts["inputs"] >= 1400
+    assert counts["wrong"] == 0 and counts["inputs"] >= 1400 and counts["flipped"] >= 50

@@ -39,6 +39,9 @@ def test_the_new_file_is_complete_on_disk_before_it_has_its_name(tmp_path, monke
     calls.clear()
     write_text(tmp_path / "a.txt", "newer", durable=False)
     assert calls == ["rename"] and (tmp_path / "a.txt").read_text() == "newer"
+    calls.clear()
+    write_text(tmp_path / "one" / "two" / "a.txt", "new")  # new directories are entries of those above them
+    assert calls == ["directory", "directory", "file", "rename", "directory"]
 
 
 def test_files_have_the_usual_mode(tmp_path) -> None:

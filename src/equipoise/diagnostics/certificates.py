@@ -49,7 +49,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
 
 from equipoise.support.randomness import sequence
 from equipoise.support.words import listed
@@ -159,6 +158,8 @@ def pairs_for_certificate(
     Returns:
         The number of pairs, to about 2%; `MAX_PAIRS` if coverage is nowhere above the tolerance's floor.
     """
+    from scipy.stats import binom  # here, since it takes long to import
+
     check_options(alpha, delta, share)
     coverage, floor = np.asarray(coverage, float), certificate_floor([0.0], delta, share, effective)
     tested = floor > 0

@@ -187,7 +187,7 @@ class SampledSurrogate(Surrogate):
                 self._sample_all = None
         options = self._options(self.posterior.sample)
         draws = [self.posterior.sample((n,), x[b], **options) for b in range(len(x))]
-        return checked_draws(torch.stack([torch.as_tensor(d).detach() for d in draws], 1), n, x, "sample")
+        return checked_draws(torch.stack([_tensor(d, "sample") for d in draws], 1), n, x, "sample")
 
     def _options(self, function: Callable[..., Any]) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -252,7 +252,7 @@ def _drawn(theta: Tensor, density: Tensor, prior: Prior | None, name: str) -> tu
 
 def checked(value: Any, shape: torch.Size, name: str) -> Tensor:
     """Log densities, if they have this shape and none is NaN or +inf; -inf is a density of 0."""
-    density = torch.as_tensor(value).detach()
+    density = _tensor(value, name)
     if density.shape != shape:
         raise ValueError(
             f"{name} should have shape {tuple(shape)}, one density per parameter vector, got {tuple(density.shape)}"
@@ -263,7 +263,7 @@ def checked(value: Any, shape: torch.Size, name: str) -> Tensor:
 
 def checked_draws(theta: Any, n: int, x: Tensor, name: str) -> Tensor:
     """Draws, if they have the shape `(n, B, D)` and are finite."""
-    theta = torch.as_tensor(theta).detach()
+    theta = _tensor(theta, name)
     if theta.ndim != 3 or theta.shape[:2] != (n, len(x)):
         raise ValueError(
             f"{n} samples for each of {len(x)} observations should have shape ({n}, {len(x)}, D), got "
@@ -271,6 +271,14 @@ def checked_draws(theta: Any, n: int, x: Tensor, name: str) -> Tensor:
         )
     _refuse(~theta.isfinite().all(-1), name)
     return theta
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    """What a method returned, as a tensor without a gradient."""
+    try:
+        return torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} should return a tensor, and returned {type(value).__name__}") from error
 
 
 def _refuse(bad: Tensor, name: str, most: float = 0.0) -> None:

@@ -38,9 +38,11 @@ import numpy as np
 import xarray as xr
 
 from equipoise.support.errors import DamagedFile, warn
-from equipoise.support.files import Lock, is_intact, remove_leftovers, write_text, write_whole
-from equipoise.support.hdf5 import check_dataset, open_hdf5, write_netcdf
+from equipoise.support.files import DIGEST, Lock, is_intact, remove_leftovers, write_text, write_whole
+from equipoise.support.hdf5 import MARK, check_dataset, open_hdf5, write_netcdf
 from equipoise.support.words import listed
+
+from .packed import pack, unpack
 
 #: The version of what is written here. A reader refuses newer ones.
 FORMAT = 3
@@ -127,9 +129,8 @@ class Folder:
         """Write a finished stack unless it is there already; remove earlier failures and its checkpoint."""
         large = {"zlib": True, "shuffle": True}
         encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
-        write_netcdf(
-            ds.assign_attrs(format=FORMAT), self.stack_file(identity), encoding, replace=not self.has(identity)
-        )
+        ds = ds.assign_attrs(format=FORMAT)
+        write_netcdf(ds, self.stack_file(identity), encoding, replace=not self.has(identity), after=pack(ds))
         self._failure_file(identity).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
 
@@ -141,30 +142,29 @@ class Folder:
         self._failure_file(identity).unlink(missing_ok=True)
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The attributes and the variables of a finished stack; xarray would take twenty times as long."""
-        with _opened(self.stack_file(identity)) as file:
-            found = _attributes(file), {n.decode(): _values(file, n, kind) for n, kind in _links(file).items()}
-        _check_format(self.stack_file(identity), found[0]["format"])
+        """The attributes and the variables of a finished stack, which are not to be written to."""
+        file = self.stack_file(identity)
+        with _named(file):
+            found = unpack(file.read_bytes()[: -len(MARK) - DIGEST]) or _read_netcdf(file)
+            number = int(found[0]["format"])
+        _check_format(file, number)
         return found
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
-        with _opened(self.stack_file(identity)) as file:
-            found = _attributes(file)
-        _check_format(self.stack_file(identity), found["format"])
-        return found
+        return self.read_stack(identity)[0]
 
     def meanings(self, identity: str) -> dict[str, str]:
         """What the variables of a finished stack mean, where it says so."""
-        with _opened(self.stack_file(identity)) as file:
+        path = self.stack_file(identity)
+        with _named(path), open_hdf5(path) as file:
             return {name: str(v.attrs["long_name"]) for name, v in file.items() if "long_name" in v.attrs}
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
         found: set[str] = set()
         for identity in set(self.stacks()) - set(besides):
-            with _opened(self.stack_file(identity)) as file:
-                found |= set(_values(file, b"cell", _links(file)[b"cell"]))
+            found |= set(self.read_stack(identity)[1]["cell"])
         return found
 
     def checkpoint(self, identity: str) -> Path:
@@ -265,19 +265,23 @@ def _is_alive(beat: Heartbeat, age: float) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """The file of a stack. It is intact, but somebody else may have made it: whatever is wrong with it, it is named."""
+def _named(path: Path) -> Iterator[None]:
+    """A stack's file is intact, but somebody else may have made it: whatever is wrong with it, it is named."""
     try:
-        with open_hdf5(path) as file:
-            yield file
+        yield
     except Exception as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedFile(f"{path} is no stack ({why}): remove it, and `equipoise run` computes it again") from error
 
 
+def _read_netcdf(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `unpack` gives, of a file of an earlier version; xarray would take twenty times as long."""
+    with open_hdf5(path) as file:
+        return _attributes(file), {n.decode(): _values(file, n, kind) for n, kind in _links(file).items()}
+
+
 def _attributes(file: h5py.File) -> dict[str, Any]:
-    found = {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
-    return found | {"format": int(found["format"])}
+    return {k: v.item() if isinstance(v, np.ndarray) else v for k, v in file.attrs.items() if k[0] != "_"}
 
 
 def _links(file: h5py.File) -> dict[bytes, int]:

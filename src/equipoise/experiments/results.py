@@ -47,6 +47,8 @@ Stacks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
 #: How curves between 0 and 1 are stored, and the bits of a history's numbers that are.
 PACKED = {"dtype": "int16", "scale_factor": 1 / 30000, "_FillValue": -32768}
 HISTORY_BITS = 10
+#: So many stacks are read before their rows are joined, which keeps memory at that of the rows.
+JOINED = 256
 #: What the ledger has of a stack.
 LEDGER = (
     "task", "budget", "cells", "members", "steps", "label", "network", "device", "place", "hardware", "torch",
@@ -86,8 +88,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     about = folder.read_grid()
     grid = grid or load_grid(about["grid"])
     folder.warn_of_unusable_files()
-    stacks = {identity: folder.read_stack(identity) for identity in folder.stacks()}
-    rows = _concatenated(stacks) if stacks else None
+    rows, stacks = _read(folder)
     places, counts = ({}, {}) if rows is None else _places(grid, rows)
     if rows is None or not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
@@ -178,29 +179,54 @@ def table(ds: xr.Dataset) -> list[dict[str, Any]]:
 # --- putting it together ----------------------------------------------------------------------------------------------
 
 
-def _concatenated(stacks: Stacks) -> xr.Dataset:
-    """All cells of all stacks over the dimension `row`, with `cell`, `stack` and the four axes as variables."""
-    alike: dict[Any, list[str]] = {}
-    for identity, (header, arrays) in stacks.items():
-        alike.setdefault((header["members"], arrays["epoch"].tobytes(), *sorted(arrays)), []).append(identity)
-    groups = []
-    for identities in alike.values():
-        header, first = stacks[identities[0]]
-        cells = [len(stacks[s][1]["cell"]) for s in identities]
+class _Alike:
+    """Rows of stacks whose variables have the same names and sizes; those of many stacks are joined as they come."""
+
+    def __init__(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         names = {**CELL_VARIABLES, "cell": (), "method": (), "run": ()}
-        variables: dict[str, Any] = {
-            name: (("row", *dims), np.concatenate([stacks[s][1][name] for s in identities]))
-            for name, dims in names.items()
-            if name in first
-        }
+        self.dims = {name: ("row", *dims) for name, dims in names.items() if name in arrays}
+        self.coords = {"epoch": arrays["epoch"].copy(), "member": np.arange(header["members"])}
+        self.stacks: list[tuple[str, Mapping[str, Any], int]] = []
+        self._parts: dict[str, list[np.ndarray]] = {name: [] for name in self.dims}
+
+    def add(self, identity: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        self.stacks.append((identity, header, len(arrays["cell"])))
+        for name, parts in self._parts.items():
+            parts.append(arrays[name])
+        if len(self.stacks) % JOINED == 0:
+            self._join()
+
+    def _join(self) -> None:
+        for name, parts in self._parts.items():
+            if len(parts) > 1:
+                self._parts[name] = [*parts[:-JOINED], np.concatenate(parts[-JOINED:])]
+
+    def rows(self) -> xr.Dataset:
+        data: dict[str, Any] = {n: (dims, np.concatenate(self._parts.pop(n))) for n, dims in self.dims.items()}
+        identities, headers, cells = zip(*self.stacks, strict=True)
         of_stacks = {"task": "task", "budget": "budget", "hardware": "hardware", "stack_seconds": "seconds"}
         for name, attribute in of_stacks.items():
-            variables[name] = ("row", np.repeat(_column([stacks[s][0][attribute] for s in identities]), cells))
-        variables["stack"] = ("row", np.repeat(_column(identities), cells))
-        groups.append(xr.Dataset(variables, {"epoch": first["epoch"], "member": np.arange(header["members"])}))
-    if len(groups) == 1:
-        return groups[0]
-    return xr.concat(groups, "row", data_vars="all", coords="minimal", compat="override", join="outer")
+            data[name] = ("row", np.repeat(_column([h[attribute] for h in headers]), cells))
+        data["stack"] = ("row", np.repeat(_column(list(identities)), cells))
+        return xr.Dataset(data, self.coords)
+
+
+def _read(folder: Folder) -> tuple[xr.Dataset | None, Stacks]:
+    """All cells over the dimension `row`, with `cell`, `stack` and the four axes; what else stacks have."""
+    alike: dict[Any, _Alike] = {}
+    stacks: dict[str, Any] = {}
+    own = (*TASK_VARIABLES, "cell", "picture", "gallery_density")
+    for identity in folder.stacks():
+        header, arrays = folder.read_stack(identity)
+        key = (header["members"], arrays["epoch"].tobytes(), *sorted(arrays.keys() & CELL_VARIABLES.keys()))
+        if key not in alike:
+            alike[key] = _Alike(header, arrays)
+        alike[key].add(identity, header, arrays)
+        stacks[identity] = header, {n: arrays[n].copy() for n in own if n in arrays}
+    groups = [group.rows() for group in alike.values()]
+    if len(groups) < 2:
+        return (groups[0] if groups else None), stacks
+    return xr.concat(groups, "row", data_vars="all", coords="minimal", compat="override", join="outer"), stacks
 
 
 def _places(grid: Grid, rows: xr.Dataset) -> tuple[dict[Place, int], dict[str, int]]:

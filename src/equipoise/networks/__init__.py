@@ -10,6 +10,7 @@ from torch import nn
 from equipoise.priors import Prior
 
 from .classifier import Classifier
+from .compiler_marks import apply_marks
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
 from .flow import INITS, STARTS, Flow
 from .mixture import Mixture
@@ -35,6 +36,7 @@ __all__ = [
     "Network",
     "StackedWeights",
     "UserNetwork",
+    "apply_marks",
     "choose_embedding",
     "dense",
     "embedding_from_spec",

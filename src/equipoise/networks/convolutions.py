@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .compiler_marks import when_compiling
 from .triton.operators import convolutions, kernels_work, standardised, stride
 
 #: How a GPU multiplies in the convolutions. "auto": in TF32 where PyTorch may, else in float32. "bf16" also stores
@@ -103,7 +104,7 @@ def layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Te
     return x.unflatten(1, (members, -1)).transpose(0, 1)
 
 
-@torch.compiler.disable
+@when_compiling(torch.compiler.disable)
 def _one_by_one(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     """What `layers` gives, one member after the other: on a CPU grouped convolutions and compiling are slower."""
     parts = zip(x.split(1), *(w.split(1) for w in (*weights, *biases)), strict=True)
@@ -117,6 +118,6 @@ def _use_kernels(x: Tensor, first: Tensor) -> bool:
     return KERNELS and plain and narrow and x[0].numel() < MOST_POSITIONS and _constant(str(x.device))
 
 
-@torch.compiler.assume_constant_result
+@when_compiling(torch.compiler.assume_constant_result)
 def _constant(device: str) -> bool:
     return kernels_work(device)

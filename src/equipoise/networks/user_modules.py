@@ -35,6 +35,7 @@ from torch.func import functional_call, vmap
 from equipoise.support.errors import MissingPart, warn
 from equipoise.support.randomness import isolated
 
+from .compiler_marks import when_compiling
 from .stacked_weights import StackedWeights
 
 #: Pairs in a trial. Not 1 or 3: a layer for images of so many channels would take the batch for one image.
@@ -273,7 +274,7 @@ class StackedModule:
         out: Tensor = vmap(one, randomness="different")(weights, *inputs)
         return out
 
-    @torch.compiler.disable
+    @when_compiling(torch.compiler.disable)
     def _in_turn(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
         # `unbind`, not an index: the gradient of each index would be as large as the stack.
         cut = {name: w.unbind() for name, w in weights.items()}

@@ -65,6 +65,16 @@ SAME_NUMBER, SAME_DENSITY = 2e-7, 1e-3
 T = TypeVar("T")
 
 
+def _acquired(lock: Lock, folder: Path) -> bool:
+    """Whether a lock was taken; the first thing that is written to a folder, and so the first that may fail."""
+    try:
+        return lock.acquire()
+    except OSError as error:
+        raise OSError(
+            error.errno, f"nothing can be written to {folder} ({error.strerror}): give another directory"
+        ) from error
+
+
 def save(posterior: Posterior, path: str | Path, overwrite: bool = False) -> None:
     """Write a posterior to the directory `path`, which is made if it does not exist.
 
@@ -105,7 +115,7 @@ def save(posterior: Posterior, path: str | Path, overwrite: bool = False) -> Non
     description = json.loads(json.dumps(description, default=_plain))
     text = json.dumps({**description, "digest": _digest(description)}, indent=1, ensure_ascii=False)
     lock, until = Lock(folder / "model.lock"), time.monotonic() + WAIT
-    while not lock.acquire():
+    while not _acquired(lock, folder):
         if time.monotonic() > until:
             raise TimeoutError(f"another process has been saving to {folder} for {WAIT} s; give another directory")
         time.sleep(0.05)

@@ -128,6 +128,12 @@ class Posterior(MemberStack):
 
     def select(self, members: list[int]) -> Posterior:
         """The posterior of some of the members, with the same temperature; nothing is known of its calibration."""
+        try:
+            here = [range(self.n_members)[m] for m in members]
+        except (TypeError, IndexError):
+            here = []
+        if not here:
+            raise ValueError(f"members are numbers below {self.n_members}, at least one of them, got {members!r}")
         network, stack = self.network.select(self.stack, members)
         if LOG_WEIGHTS in stack:
             share = stack.pop(LOG_WEIGHTS)

@@ -21,7 +21,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.stats import kstwo
 from torch import Tensor
 
 from equipoise.support.errors import warn
@@ -52,6 +51,8 @@ def warn_unless_drawn_from(prior: Prior | None, theta: Tensor) -> str:
     """
     if prior is None or not len(theta):
         return ""
+    from scipy.stats import kstwo  # here, since it takes long to import
+
     rows = np.linspace(0, len(theta) - 1, min(len(theta), ROWS)).astype(np.int64)
     sample = theta.detach()[torch.from_numpy(rows).to(theta.device)].cpu()
     unit = float(torch.finfo(torch.float32).eps)

@@ -54,7 +54,7 @@ def write_report(results: xr.Dataset | str | Path, out_html: str | Path, progres
         The path of the page.
     """
     ds, out = open_results(results), Path(out_html)
-    write_text(out, _render(ds, progress), durable=False)
+    write_text(out, _render(ds, progress))
     return out
 
 

@@ -52,7 +52,7 @@ def write_figures(results: xr.Dataset | str | Path, out_dir: str | Path, progres
         for name, figure in figures(ds):
             for suffix, options in (("png", {"dpi": 300}), ("pdf", {"metadata": {"CreationDate": None}})):
                 written.append(out / f"{name}.{suffix}")
-                with write_whole(written[-1], durable=False) as temporary:
+                with write_whole(written[-1]) as temporary:
                     figure.savefig(temporary, **options)
             bar.advance(1, name)
     return written

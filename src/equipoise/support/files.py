@@ -45,7 +45,7 @@ def write_whole(path: str | Path, *, durable: bool = True, replace: bool = True)
         ['numbers.txt']
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(path.parent, durable)
     # The suffix stays last: writers choose a format by it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
@@ -138,6 +138,15 @@ class Lock:
             return os.path.samestat(os.fstat(handle), os.stat(self.path))
         except FileNotFoundError:
             return False
+
+
+def _make_directory(folder: Path, durable: bool) -> None:
+    """Make a directory and those it lies in; each is an entry of the one above, which is flushed too."""
+    above = [p for p in (folder, *folder.parents) if not p.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    if durable:
+        for made in reversed(above):
+            _flush_directory(made.parent)
 
 
 def _flush_directory(folder: Path) -> None:

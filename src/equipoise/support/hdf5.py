@@ -84,9 +84,17 @@ def write_hdf5(path: str | Path) -> Iterator[h5py.File]:
 
 
 def write_netcdf(
-    ds: xr.Dataset, path: str | Path, encoding: Mapping[Any, Any] | None = None, *, replace: bool = True
+    ds: xr.Dataset,
+    path: str | Path,
+    encoding: Mapping[Any, Any] | None = None,
+    *,
+    replace: bool = True,
+    after: bytes = b"",
 ) -> None:
-    """Write a dataset as NetCDF, whole or not at all, with a digest; `replace` as in `write_whole`."""
+    """Write a dataset as NetCDF, whole or not at all, with a digest; `replace` as in `write_whole`.
+
+    `after` is written between the dataset and the digest, where readers of NetCDF do not look.
+    """
     made, dask = io.BytesIO(), sys.modules.get("dask")
     # In a worker of Dask, xarray would ask the scheduler for a lock by the name of the file, and this has none.
     with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
@@ -94,6 +102,7 @@ def write_netcdf(
     with write_whole(path, replace=replace) as temporary:
         with open(temporary, "wb") as file:
             file.write(made.getbuffer())
+            file.write(after)
             file.write(MARK)
         append_digest(temporary)
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from equipoise.losses import Objective, objective_terms
-from equipoise.networks import Network
+from equipoise.networks import Network, apply_marks
 from equipoise.support.errors import warn
 
 from .batches import Batches
@@ -255,6 +255,7 @@ def program_for(
 
     plain, fast = Functions(losses, ratios, update), None
     if compiled:
+        apply_marks()
         number = next(_NUMBERS)
         fast_losses, fast_ratios, fast_limit, fast_adam = (
             _over_members(torch.compile(_copy(f, number))) for f in (losses, ratios, limit, adam)
