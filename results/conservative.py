@@ -18,6 +18,7 @@ __all__ = [
     "raw",
     "read",
     "rules_table",
+    "schedules_table",
     "used",
 ]
 
@@ -229,11 +230,11 @@ def rules_table(folder: Path = HERE) -> str:
 NETWORKS = {
     "affine batch 64": "affine, 5 transforms, (64, 64)",
     "spline batch 64": "spline, 4 bins, (64, 64)",
-    "spline 128 4 bins rate 2": "**spline, 4 bins, (128, 128), begins at the prior**",
-    "standard rate 2": "**the same, ordinary first weights**",
-    "spline 128 4 bins rate 2 + standard rate 2": "**both, mixed by score: the default**",
+    "spline 128 4 bins rate 2": "spline, 4 bins, (128, 128), begins at the prior",
+    "standard rate 2": "the same, ordinary first weights",
+    "spline 128 4 bins rate 2 + standard rate 2": "both, mixed by score",
     "spline 96 x 3 4 bins batch 64": "spline, 4 bins, (96, 96, 96)",
-    "spline 96 x 3 4 bins batch 64 + standard rate 2": "the default, the first kind of (96, 96, 96)",
+    "spline 96 x 3 4 bins batch 64 + standard rate 2": "both, the first kind of (96, 96, 96)",
     "spline 256 x 3": "spline, 8 bins, (256, 256, 256): the paper's size",
 }
 NETWORK_PROBLEMS = {
@@ -260,6 +261,46 @@ def networks_table(folder: Path = HERE, budget: int = 2000) -> str:
         cells = ["–" if r is None else f"{float(r['mixture']):.2f} / {float(r['cpu_seconds']):.0f}" for r in found]
         rows.append([words, *cells])
     return table(["five members of", *NETWORK_PROBLEMS.values()], rows)
+
+
+#: How the default is trained, by the name of the configuration in `schedules.csv`.
+SCHEDULES = {
+    "plateaus": "(128, 128), rates that fall on plateaus",
+    "cycle": "one cycle of 60 epochs",
+    "cycle, averaged": "and averaged weights",
+    "cycle, averaged, 96 x 3": "and (96, 96, 96)",
+    "patience, 96 x 3": "100 epochs, and members stop by themselves",
+    "patience, 64 x 3": "the same, (64, 64, 64)",
+    "patience, 128 x 3": "the same, (128, 128, 128)",
+    "patience, 96 x 3, 8 bins": "(96, 96, 96), 8 bins",
+    "patience, 96 x 3, 4 and 8 bins": "4 bins for those that begin at the prior, 8 for the others",
+    "default": "**8 bins for those that begin at the prior, 4 for the others: the default**",
+}
+SCHEDULE_PROBLEMS = {
+    "slcp": "SLCP, 1,024",
+    "outbreak": "outbreak, 1,000",
+    "two_moons": "Two Moons, 1,024",
+    "exponentials": "exponentials, 1,000",
+    "regression": "regression, 2,000",
+}
+
+
+def schedules_table(folder: Path = HERE) -> str:
+    """Nats over the prior of mixtures of ten / of single members / CPU seconds: configurations × problems."""
+    file = folder / "schedules.csv"
+    if not file.exists():
+        raise Missing("`results/schedules.csv` is not there")
+    with file.open(encoding="utf-8", newline="") as stream:
+        lines = {(r["config"], r["problem"]): r for r in csv.DictReader(stream)}
+    rows = []
+    for config, words in SCHEDULES.items():
+        found = [lines.get((config, problem)) for problem in SCHEDULE_PROBLEMS]
+        rows.append([words, *("–" if r is None else _score(r) for r in found)])
+    return table(["ten members", *SCHEDULE_PROBLEMS.values()], rows)
+
+
+def _score(r: dict[str, str]) -> str:
+    return f"{float(r['mixture']):.2f} / {float(r['single']):.2f} / {float(r['cpu_seconds']):.0f}"
 
 
 def _place(problem: str) -> int:

@@ -14,6 +14,6 @@ from __future__ import annotations
 
 from .fit import fit, fit_many
 from .members import Member
-from .settings import DEFAULT, PAPER, RELEASED, Settings, batch_for
+from .settings import DEFAULT, PAPER, RELEASED, SMALL, Settings, batch_for
 
-__all__ = ["DEFAULT", "PAPER", "RELEASED", "Member", "Settings", "batch_for", "fit", "fit_many"]
+__all__ = ["DEFAULT", "PAPER", "RELEASED", "SMALL", "Member", "Settings", "batch_for", "fit", "fit_many"]

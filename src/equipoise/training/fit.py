@@ -88,7 +88,7 @@ def fit(
         start: "random", "prior" or "prior_base", for flows; None follows the method.
         members: how many networks to train; the posterior is their mixture. None for 5 of each method. `members=1` is
             a quick look: with the default method one network on one split, neither cross-fitted nor calibrated.
-        epochs: at most this many; None follows the settings (500).
+        epochs: at most this many; None follows the settings (500, or 100 if the method is "calibrated").
         batch_size: pairs in a batch; None follows the settings (256, or fewer where an epoch would have fewer than 4
             steps, 12 if the method is "calibrated").
         validation_fraction: the share of the pairs that validates and never trains; None for 0.1.
@@ -107,7 +107,8 @@ def fit(
             "auto" for 5 if the method is "calibrated" and there are as many members, and else None.
         calibrate: temper the mixture towards the prior as the out-of-fold pairs say; None for True if the method is
             "calibrated" and there are folds.
-        settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`.
+        settings: how to train: `eq.Settings(learning_rate=…, patience=…, clip=…, …)`. None for `training.SMALL` if the
+            method is "calibrated" (one cycle of the learning rate, averaged weights), and else for `eq.Settings()`.
         on_epoch: a function for trackers, called with the number of each epoch and a dictionary of arrays with shape
             `(members,)`: train_loss, validation_loss, balance, validation_balance, learning_rate; NaN for members
             that have stopped. On a GPU it is called in bursts of several epochs.

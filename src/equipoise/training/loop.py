@@ -46,7 +46,7 @@ COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
 #: On a CPU steps of fewer multiplications than this are computed by one thread: five spline flows with two layers of
 #: 64, in batches of 256, have 4e7 and take 10 ms either way.
 SMALL = 1e8
-#: And of fewer than so many times that, they are not compiled: ten flows with two layers of 128, as `eq.fit` trains
+#: And of fewer than so many times that, they are not compiled: five flows with three layers of 96, as `eq.fit` trains
 #: them, have up to 1.6e8; five with three layers of 256 have 7e8.
 COMPILED_FROM = 3.0
 #: How many of the last epochs say how long the next will take.
