@@ -154,7 +154,7 @@ def test_near_the_prior_the_plain_estimate_tempers() -> None:
     assert all(float(row["t_unbiased"]) == pytest.approx(1, abs=1e-3) for row in rows)
 
 
-def test_load_measures_folders_of_many_cells() -> None:
+def test_load_measures_folders_of_many_cells(printed) -> None:
     text = printed("load", "--cells", "100", "--only", "status,results")
     rows = [line.split("|") for line in text.splitlines() if "one-cell" in line]
     assert len(rows) == 2 and all(float(row[4]) > 100 for row in rows)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.networks import Convolutional, Layout, convolutions
+from equipoise.networks import Convolutional, Layout, apply_marks, convolutions
 from equipoise.networks.triton import launch, operators
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1: these tests have no GPU"
@@ -256,6 +256,7 @@ def test_the_operators_keep_the_rules_and_survive_a_compiler() -> None:
     h = operators.standardised(x, *constants, False)
     torch.library.opcheck(operators.convolutions, (h, [first], [bias], "tf32"))
     eager = made(p, x)
+    apply_marks()
     compiled = torch.compile(lambda flat: made(layout.cut(flat), x), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(flat), eager)
     cotangent = torch.randn_like(eager)

@@ -36,7 +36,7 @@ import xarray as xr
 from safetensors import safe_open
 
 import equipoise as eq
-from equipoise.cli.user_data import read_observation
+from equipoise.cli.user_data import read_observations
 from equipoise.experiments import Folder, GridError, collect, load_grid, pipeline, read_results, run_grid, state_of
 from equipoise.experiments.cells import stacks_of
 from equipoise.posteriors import files as models
@@ -393,7 +393,7 @@ def load_observation(folder: Path, rng: random.Random) -> Any:
     contents = right.read_bytes()
     text = right.suffix in (".csv", ".txt") and rng.random() < 0.7
     write(file, altered_text(contents.decode(), rng) if text else altered_bytes(contents, rng))
-    return read_observation(file, None, (3,))
+    return read_observations(file, None, (3,))
 
 
 # --- flipped bits: the same numbers, or none --------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def when_compiling(decorator: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def apply_marks() -> None:
-    """To be called before anything is compiled."""
+    """Tell `torch.compile` what it must know of networks; to be called before anything is compiled."""
     while _WAITING:
         function, decorator = _WAITING.pop()
         *path, name = function.__qualname__.split(".")

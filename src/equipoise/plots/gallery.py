@@ -72,8 +72,8 @@ def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None =
     ax = figure.subplots()
     picture = _draw_tiles(ax, {at: t for at, t in tiles.items() if np.isfinite(t).any()}, rows, columns, window)
     bar = figure.colorbar(picture, ax=ax, shrink=0.25, aspect=14, pad=0.01, anchor=(0, 1), ticks=[-1, 0, 1, 2])
-    bar.ax.set_yticklabels(["≤ 0.1", "1", "10", "≥ 100"], fontsize=6.5)
-    bar.ax.set_title("density,\nprior = 1", fontsize=6.5, loc="left")
+    bar.ax.set_yticklabels(["≤ 0.1", "1", "10", "≥ 100"], fontsize=7)
+    bar.ax.set_title("density,\nprior = 1", fontsize=7, loc="left")
     bar.outline.set_linewidth(0.4)
     place = (theta - low) / (high - low)
     for (i, j), tile in tiles.items():
