@@ -45,7 +45,7 @@ test: lint
 
 # Notebooks are executed again only if they or the package changed (build/notebooks keeps their outputs).
 docs: $(VENV)/.dev
-	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	$(BIN)/python tools/check_site.py build/docs
 	@echo "the site: build/docs/index.html"
 
