@@ -127,12 +127,13 @@ def uncertifiable(
     exact = certificate_p_value(rank, delta=delta) <= alpha
     lost = exact & ~(certificate_p_value(rank, delta=delta, effective=effective) <= alpha)
     number = 1 / (1 / np.maximum(effective, 1)).mean(-1)
-    few = [f"{name} ({value:.3g})" for name, value, no in zip(names, number, lost, strict=True) if no]
+    words = [f"member {name}" if name.isdigit() else name for name in names]
+    few = [f"{name} ({value:.3g})" for name, value, no in zip(words, number, lost, strict=True) if no]
     if not few:
         return None
     return (
         f"{listed(few)}: no certificate, since the effective points behind a rank (harmonic mean in brackets) are too "
-        f"few: {LEAST_EFFECTIVE} at least, 1,000 for high levels; take more samples"
+        f"few: {LEAST_EFFECTIVE} at least, 1,000 for high levels; take more, with samples="
     )
 
 
