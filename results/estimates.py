@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["bnre_on_slcp", "judged_twice", "toy", "trained"]
+__all__ = ["bnre_on_slcp", "judged_twice", "rolls", "toy", "trained"]
 
 import csv
+import math
 from pathlib import Path
 
 import numpy as np
 
 from agreement import figure_name
 from formats import signed, table
-from reading import TASKS, Missing, figure_auc, opened, optional, published
+from reading import LABELS, TASKS, Missing, figure_auc, opened, optional, published
 
 #: Grids in which the same networks were judged by both recipes.
 TWICE = ("artefact", "leakage")
@@ -76,18 +77,46 @@ def judged_twice(folder: Path) -> str:
 
 
 def bnre_on_slcp(folder: Path) -> str:
-    """BNRE on SLCP at every budget that was read off the figure, and with half the strength where it was computed."""
-    ours, half = opened("released", folder), optional("strength", folder)
+    """BNRE on SLCP at every budget that was read off the figure: strength × precision."""
+    grids = {name: optional(name, folder) for name in ("released", "bnre_slcp")}
     budgets = sorted(b for t, m, b in published() if (t, m) == ("slcp", "bnre"))
-    if ("slcp", "bnre", budgets[0]) not in ours.settings:
-        raise Missing("`results/released.nc` has no BNRE on SLCP")
-    rows: list[list[str]] = [["published"], ["here, λ = 100"], ["difference"], ["here, λ = 50"]]
-    for b in budgets:
-        theirs, s = published()["slcp", "bnre", b], ours.settings.get(("slcp", "bnre", b))
-        mine = None if s is None else figure_auc(s, ours.ds["level"].values)
-        less = None if half is None else half.settings.get(("slcp", "bnre[strength=50]", b))
-        fifty = "–" if less is None or half is None else signed(figure_auc(less, half.ds["level"].values))
-        values = [signed(theirs), *(["–", "–"] if mine is None else [signed(mine), signed(mine - theirs)]), fifty]
-        for row, value in zip(rows, values, strict=True):
-            row.append(value)
+    kinds = {"λ = 100, TF32, as in `released`": ("released", "bnre")} | {
+        f"λ = {strength}, {words}": ("bnre_slcp", f"bnre[strength={strength},tf32={tf32}]")
+        for strength in (100, 50)
+        for tf32, words in (("true", "TF32"), ("false", "float32"))
+    }
+    rows = [["published", *(signed(published()["slcp", "bnre", b]) for b in budgets)]]
+    for words, (grid, method) in kinds.items():
+        there = grids[grid]
+        found = [None if there is None else there.settings.get(("slcp", method, b)) for b in budgets]
+        if there is not None and any(found):
+            levels = there.ds["level"].values
+            rows.append([words, *("–" if s is None else signed(figure_auc(s, levels)) for s in found)])
+    if len(rows) == 1:
+        raise Missing("neither `results/released.nc` nor `results/bnre_slcp.nc` has BNRE on SLCP")
     return table(["BNRE, SLCP", *(f"{b:,}" for b in budgets)], rows)
+
+
+def rolls(folder: Path) -> str:
+    """NRE-C and BNRE-C with shared rolls of θ and with rolls of their own, on the same simulations and first weights.
+
+    The standard error is that of the mean of the runs' differences.
+    """
+    results, rows = opened("rolls", folder), []
+    for task in results.tasks:
+        for method in ("nre_c", "bnre_c"):
+            for budget in results.budgets:
+                both = [results.settings.get((task, f"{method}[share_rolls={v}]", budget)) for v in ("true", "false")]
+                if None in both:
+                    continue
+                shared, apart = (s.numbers["coverage_auc"] for s in both if s is not None)
+                gap = apart - shared
+                error = float(gap.std(ddof=1)) / math.sqrt(len(gap))
+                theirs = published().get((task, method, budget))
+                medians = [signed(float(np.median(v))) for v in (shared, apart)]
+                name = f"{LABELS[method]}, {TASKS[task]}"
+                known = "–" if theirs is None else signed(theirs)
+                rows.append([name, f"{budget:,}", known, *medians, f"{signed(float(gap.mean()))} ± {error:.3f}"])
+    if not rows:
+        raise Missing("`results/rolls.nc` has no setting with both kinds of rolls")
+    return table(["", "budget", "published", "shared rolls", "rolls of their own", "difference"], rows)

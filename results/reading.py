@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 #: What the methods are called.
 LABELS = {name: row.label for name, row in METHODS.items()}
 #: The results that are drawn and tabulated, by the name of their grid.
-FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "leakage", "mixture")
+FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "leakage", "mixture", "bnre_slcp", "rolls")
 #: Tasks with two parameters, whose posteriors are drawn.
 GALLERIES = ("slcp", "two_moons", "lotka_volterra", "spatial_sir")
 #: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.

@@ -22,7 +22,7 @@ from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
-from estimates import bnre_on_slcp, judged_twice, toy, trained
+from estimates import bnre_on_slcp, judged_twice, rolls, toy, trained
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
@@ -135,6 +135,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "weights": weights,
         "judged-twice": judged_twice,
         "bnre-slcp": bnre_on_slcp,
+        "rolls": rolls,
         "estimate-toy": toy,
         "estimate-train": trained,
         "certificates": certificates,

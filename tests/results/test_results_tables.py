@@ -100,7 +100,7 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", text))
-    assert missing == {"ablation", "start", "artefact", "leakage", "mixture", "strength", "frontier"}
+    assert missing == {"ablation", "start", "artefact", "leakage", "mixture", "strength", "frontier", "rolls"}
     assert "](figures/reproduction-auc.png)" in text and "](../figures/reproduction-log-paper.png)" in text
 
 
@@ -492,6 +492,16 @@ def test_published_numbers_stand_beside_both_judgements():
     assert len(rows) == 4 and all(line.count("|") == 6 for line in rows)
     text = estimates.bnre_on_slcp(reading.HERE).splitlines()
     assert text[0].count("|") == 9 and "+0.076" in text[2]
+    assert [line.split(" |")[0] for line in text[4:]] == [
+        f"| λ = {strength}, {precision}" for strength in (100, 50) for precision in ("TF32", "float32")
+    ]
+
+
+def test_rolls_are_compared_run_by_run(tmp_path):
+    rows = estimates.rolls(reading.HERE).splitlines()[2:]
+    assert sum("| NRE-C, SLCP" in row for row in rows) == 2 and all(" ± 0.0" in row for row in rows)
+    with pytest.raises(reading.Missing, match="rolls"):
+        estimates.rolls(tmp_path)
 
 
 def test_the_estimates_of_balance_are_tabulated(tmp_path):
