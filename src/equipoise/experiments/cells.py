@@ -50,8 +50,8 @@ SETTINGS = frozenset({
 OBJECTIVE = frozenset({"loss", "balance", "strength", "unbiased", "normalized", "normalizer", "contrastive", "gamma"})
 #: A stack of more methods than this is called by their names and how many variants each has.
 SPELT_OUT = 6
-#: A method and a run.
-Training = tuple[Method, int]
+#: The methods of a posterior's networks, and a run.
+Training = tuple[tuple[Method, ...], int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Cell:
         budget: the number of simulations.
         method: the label of the method.
         run: the number of the run.
-        row: the method, with the sizes that the protocol chooses for the task.
+        rows: the method, with the sizes that the protocol chooses for the task; or the methods of a mixture.
         keep: which weights make its posterior, "best" or "last".
         recipe: how coverage is computed, see `diagnose`.
         gallery: whether its density is kept for one observation.
@@ -74,16 +74,21 @@ class Cell:
     budget: int
     method: str
     run: int
-    row: Method
+    rows: tuple[Method, ...]
     keep: str
     recipe: str
     gallery: bool
     identity: str
 
     @property
+    def row(self) -> Method:
+        """The method, or the first of a mixture's."""
+        return self.rows[0]
+
+    @property
     def training(self) -> Training:
         """What decides its networks' weights, within a stack."""
-        return self.row, self.run
+        return self.rows, self.run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +106,8 @@ class Stack:
         seed: of everything random.
         streams: what seeds are keyed by besides, see `Grid`.
         own: training settings that its methods have of their own.
+        folds: of cross-fitting; None for one common split.
+        calibrate: whether the folds choose the temperature of each cell's posterior.
     """
 
     cells: tuple[Cell, ...]
@@ -113,6 +120,8 @@ class Stack:
     seed: int
     streams: str = ""
     own: tuple[tuple[str, Any], ...] = ()
+    folds: int | None = None
+    calibrate: bool = False
 
     @cached_property
     def identity(self) -> str:
@@ -136,8 +145,9 @@ class Stack:
     @property
     def steps(self) -> int:
         """Steps of an epoch."""
-        training = int(round(self.budget * 0.9, 9))
-        whole, left = divmod(training, self.settings.batch_size or batch_for(self.budget, 0.1))
+        share = 0.1 if self.folds is None else 1 / self.folds
+        training = int(round(self.budget * 0.9, 9)) if self.folds is None else self.budget - self.budget // self.folds
+        whole, left = divmod(training, self.settings.batch_size or batch_for(self.budget, share))
         return max(1, whole + (self.settings.partial_batch and left > 0))
 
     @property
@@ -180,48 +190,54 @@ def cells_of(grid: Grid) -> list[Cell]:
 def stacks_of(grid: Grid) -> list[Stack]:
     """The stacks of a grid: task by task, budget by budget, network by network."""
     stacks: list[Stack] = []
-    groups_of: dict[tuple[str, tuple[tuple[str, Any], ...]], list[Entry]] = {}
+    groups_of: dict[Any, list[Entry]] = {}
     for entry in grid.methods:
-        resolved = grid.resolved(entry)
-        groups_of.setdefault((resolved.row.network, resolved.training), []).append(entry)
-    for task, budget, ((network, own), entries) in itertools.product(grid.tasks, grid.budgets, groups_of.items()):
-        facts, sizes, rules = grid.facts(task), grid.sizes(task.name), grid.rules(network)
+        found = grid.resolved(entry)
+        shared = found.training, found.members, found.folds, found.calibrate, found.as_fit
+        groups_of.setdefault((found.row.network, *shared), []).append(entry)
+    for task, budget, (group, entries) in itertools.product(grid.tasks, grid.budgets, groups_of.items()):
+        network, own, members, folds, calibrate, _ = group
+        facts, sizes, rules = grid.facts(task), grid.sizes_of(task.name, entries[0]), grid.rules(network)
         full = Entry(task.name, facts.options)
         trainings: dict[Training, list[Cell]] = {}
         common = {entry: _common(grid, full, sizes, rules, budget, entry) for entry in entries}
         for run in range(grid.runs):
             picture = grid.gallery and facts.planar and run == 0
-            for entry, (row, keep, recipe, payload) in common.items():
+            for entry, (rows, keep, recipe, payload) in common.items():
                 identity = _hash(payload | {"run": run, "gallery": picture})
-                cell = Cell(task.label, budget, entry.label, run, row, keep, recipe, picture, identity)
+                cell = Cell(task.label, budget, entry.label, run, rows, keep, recipe, picture, identity)
                 trainings.setdefault(cell.training, []).append(cell)
         groups = list(trainings.values())
-        most = len(groups) if grid.stack is None else grid.stack // grid.members
+        most = len(groups) if grid.stack is None else grid.stack // members
         for low in range(0, len(groups), most):
             cells = tuple(cell for group in groups[low : low + most] for cell in group)
-            settings, key = grid.settings(training=own), (grid.seed, str(grid.streams))
-            stacks.append(Stack(cells, full, network, sizes, rules, settings, grid.members, *key, own))
+            settings, key = grid.settings_of(entries[0], budget), (grid.seed, str(grid.streams))
+            mixed = own, folds, calibrate
+            stacks.append(Stack(cells, full, network, sizes, rules, settings, members, *key, *mixed))
     return stacks
 
 
 def _common(
     grid: Grid, task: Entry, sizes: Sizes, rules: Protocol, budget: int, entry: Entry
-) -> tuple[Method, str, str, dict[str, Any]]:
-    """What all runs of a method share: its row, the weights it keeps, its recipe, and what identities are made of.
+) -> tuple[tuple[Method, ...], str, str, dict[str, Any]]:
+    """What all runs of a method share: its rows, the weights it keeps, its recipe, and what identities are made of.
 
     The payload holds everything that a result depends on besides the run. Identities of stored grids depend on its
-    form: a setting that is added to `Settings` or `Objective` enters it only where it is not at its default.
+    form: a setting that is added to `Settings` or `Objective` enters it only where it is not at its default, and so
+    does what a posterior of one network, or of networks with one common split, does not have.
     """
-    row, keep, recipe, own = grid.resolved(entry)
-    keep, recipe = keep or grid.settings().keep, recipe or rules.recipe
+    found = grid.resolved(entry)
+    keep = found.keep or grid.settings_of(entry, budget).keep
+    recipe = found.recipe or rules.recipe
     flow = {"hidden": sizes.flow, "transforms": sizes.transforms}
-    shape: dict[str, Any] = {"hidden": sizes.classifier} if row.network == "classifier" else flow
-    row = dataclasses.replace(row, **shape)
+    shape: dict[str, Any] = {"hidden": sizes.classifier} if found.row.network == "classifier" else flow
+    rows = tuple(dataclasses.replace(row, **shape) for row in found.rows)
+    row = rows[0]
     payload = {
         "numerics": NUMERICS,
         "task": [task.name, dict(task.options)],
         "network": [row.network, shape, sizes.layers, sizes.channels, sizes.x_scale],
-        "settings": _fields(grid.settings(keep, own), SETTINGS),
+        "settings": _fields(grid.settings_of(entry, budget, keep), SETTINGS),
         "judge": [
             recipe,
             rules.pairs,
@@ -229,13 +245,21 @@ def _common(
             rules.samples,
             *([rules.released_pairs] * (rules.released_pairs > 0)),
         ],
-        "members": grid.members,
+        "members": found.members,
         "seed": [grid.seed, grid.streams] if grid.streams else grid.seed,
         "objective": _fields(row.objective, OBJECTIVE),
         "start": [row.start, row.init],
         "budget": budget,
     }
-    return row, keep, recipe, payload
+    if found.folds is not None:
+        payload["folds"] = [found.folds, found.calibrate]
+    if found.as_fit:
+        payload["mixture"] = [[row.start, row.init, row.univariate, row.bins] for row in rows]
+    if sizes.as_fit:
+        payload["embedding"] = "fit"
+    if rules.tolerance != "constant":
+        payload["tolerance"] = rules.tolerance
+    return rows, keep, recipe, payload
 
 
 def _fields(values: Any, always: Collection[str]) -> dict[str, Any]:

@@ -76,6 +76,8 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
     if stack.rules.released_pairs:
         points = RELEASED_BINS**2 if stack.network == "classifier" else 1000 * EVALUATIONS["flow"]
         evaluations += stack.rules.released_pairs * stack.members * len(stack.cells) * points
+    if stack.calibrate:  # the mixture is judged untempered too, after out-of-fold pairs have chosen its temperature
+        evaluations = 2 * evaluations + stack.budget * stack.members * sum(_points(stack, cell) for cell in stack.cells)
     diagnosis = evaluations * 2 * _weights(stack) / RATE[device]
     file, numbers, member, picture = BYTES
     size = file + sum(numbers + member * stack.members + picture * cell.gallery for cell in stack.cells)

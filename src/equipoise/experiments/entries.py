@@ -32,12 +32,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from equipoise.diagnostics.pair_statistics import RECIPES
-from equipoise.methods import METHODS, Method, resolve
-from equipoise.support.checks import finite_number, one_of
+from equipoise.methods import METHODS, MIXTURES, Method, resolve_all
+from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
-from equipoise.training import Settings
+from equipoise.training import FOLDS, SMALL, Settings
 
 from .protocols import FIGURE_LABELS
 
@@ -45,8 +45,12 @@ from .protocols import FIGURE_LABELS
 RESOLVED_OPTIONS = ("balance", "strength", "start")
 FIELD_OPTIONS = ("unbiased", "normalized", "normalizer", "contrastive", "gamma", "share_rolls", "init")
 #: Training settings that a method may have of its own; methods that differ in them train in separate stacks.
-TRAINING_OPTIONS = ("batch_size", "tf32")
-METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, *TRAINING_OPTIONS, "keep", "recipe")
+TRAINING_OPTIONS = ("batch_size", "tf32", "epochs")
+#: How many networks make its posterior, and how they are cross-fitted and tempered (`eq.fit`).
+MIXTURE_OPTIONS = ("members", "folds", "calibrate")
+METHOD_OPTIONS = (*RESOLVED_OPTIONS, *FIELD_OPTIONS, *TRAINING_OPTIONS, *MIXTURE_OPTIONS, "keep", "recipe")
+#: Options of a mixture of methods, whose rows are its own.
+MIXED_OPTIONS = (*TRAINING_OPTIONS, "members", "calibrate", "keep", "recipe")
 #: The most entries that an axis may have, its options multiplied out.
 MOST_ENTRIES = 10_000
 
@@ -78,26 +82,45 @@ class ResolvedEntry(NamedTuple):
     """What an entry of a method means.
 
     Arguments:
-        row: the method.
+        rows: the methods of its networks: one, or those of a mixture such as "calibrated".
         keep: the weights that are kept, "best" or "last"; None where the grid decides.
         recipe: of coverage, see `diagnose`; None where the grid decides.
         training: settings that replace the grid's.
+        members: networks per run; None where the grid decides.
+        folds: of cross-fitting; None for one common split.
+        calibrate: whether the folds choose a temperature.
+        as_fit: whether it is trained as `eq.fit` does, whatever the protocol.
     """
 
-    row: Method
+    rows: tuple[Method, ...]
     keep: str | None
     recipe: str | None
     training: tuple[tuple[str, Any], ...]
+    members: int | None = None
+    folds: int | None = None
+    calibrate: bool = False
+    as_fit: bool = False
+
+    @property
+    def row(self) -> Method:
+        """The method, or the first of a mixture's."""
+        return self.rows[0]
 
 
 @lru_cache(maxsize=4096)
 def resolve_entry(entry: Entry) -> ResolvedEntry:
     """What an entry of a method means by itself; `Grid.resolved` adds what the protocol decides."""
     options = dict(entry.options)
-    row = resolve(entry.name, **{key: options.get(key) for key in RESOLVED_OPTIONS})
-    row = dataclasses.replace(row, **{key: options[key] for key in FIELD_OPTIONS if key in options})
+    rows = resolve_all(entry.name, *(options.get(key) for key in RESOLVED_OPTIONS))
+    fields = {key: options[key] for key in FIELD_OPTIONS if key in options}
+    rows = tuple(dataclasses.replace(row, **fields) for row in rows)
     training = tuple((key, options[key]) for key in TRAINING_OPTIONS if key in options)
-    return ResolvedEntry(row, options.get("keep"), options.get("recipe"), training)
+    mixed, members, folds = entry.name in MIXTURES, options.get("members"), options.get("folds")
+    if mixed:
+        members = FOLDS * len(rows) if members is None else members
+        folds = FOLDS if members >= FOLDS else None
+    calibrate = options.get("calibrate", mixed and folds is not None)
+    return ResolvedEntry(rows, options.get("keep"), options.get("recipe"), training, members, folds, calibrate, mixed)
 
 
 def parse_entry(text: str) -> dict[str, Any] | str:
@@ -193,13 +216,24 @@ def check_task(name: str, options: dict[str, Any]) -> None:
 
 def check_method(name: str, options: dict[str, Any]) -> None:
     """Refuse a method that does not exist, or options that do not go together."""
-    if name not in METHODS:
-        raise ValueError(did_you_mean(name, METHODS, "method"))
+    if name not in METHODS and name not in MIXTURES:
+        raise ValueError(did_you_mean(name, [*METHODS, *MIXTURES], "method"))
+    known = MIXED_OPTIONS if name in MIXTURES else METHOD_OPTIONS
     for key in options:
-        if key not in METHOD_OPTIONS:
-            raise ValueError(did_you_mean(key, METHOD_OPTIONS, "option of a method"))
-    _, keep, recipe, training = resolve_entry(Entry(name, tuple(options.items())))
-    Settings(**dict(training))  # refuses impossible ones
+        if key not in known:
+            raise ValueError(did_you_mean(key, known, f"option of {name if name in MIXTURES else 'a method'}"))
+    for key, least in (("members", 1), ("folds", 2)):
+        if key in options:
+            whole_number(key, options[key], least)
+    true_or_false("calibrate", options.get("calibrate", False))
+    found = resolve_entry(Entry(name, tuple(options.items())))
+    keep, recipe = found.keep, found.recipe
+    dataclasses.replace(SMALL if found.as_fit else Settings(), **dict(found.training))  # refuses impossible ones
+    if found.calibrate and found.folds is None:
+        need = f"members={FOLDS} or more" if found.as_fit else f"folds={FOLDS}"
+        raise ValueError(f"{name}: calibrate=true needs out-of-fold pairs; give {need}")
+    if found.folds is not None and (found.members or found.folds) < found.folds:
+        raise ValueError(f"{name}: folds={found.folds} needs at least as many members, got members={found.members}")
     if keep is not None:
         one_of("keep", keep, ("best", "last"))
     if recipe is not None and recipe not in RECIPES:
@@ -217,7 +251,7 @@ def method_facts(label: str) -> dict[str, Any]:
          'start': 'random'}
     """
     (entry,) = entries_of([label], "methods", check_method)
-    row = resolve_entry(entry)[0]
+    row = resolve_entry(entry).row
     name = FIGURE_LABELS.get(entry.name, row.paper.partition(",")[0] or row.name)
     names = ("network", "loss", "balance", "strength", "start")
     return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}

@@ -29,13 +29,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from equipoise.diagnostics.diagnose import TOLERANCES
 from equipoise.diagnostics.pair_statistics import RECIPES
 from equipoise.losses import LOSSES, pairs_needed
 from equipoise.priors import BoxUniform
 from equipoise.support.checks import true_or_false, whole_number
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
-from equipoise.training import Settings
+from equipoise.training import SMALL, SMALL_STEPS, Settings, batch_for
 
 from .entries import Entry, GridError, ResolvedEntry, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes
@@ -96,7 +97,7 @@ class Grid:
         methods: the methods, with theirs.
         budgets: numbers of simulations.
         runs: repetitions, each with its own simulations and weights.
-        members: networks per run; the run's posterior is their mixture.
+        members: networks per run, where a method does not say; the run's posterior is their mixture.
         seed: of everything random.
         streams: what seeds are keyed by besides the seed, the task and the run; None for the name. Two grids of
             different names have simulations and first weights of their own. An empty string leaves the key out: seeds
@@ -105,13 +106,15 @@ class Grid:
         test: the size of the test set; None for the protocol's.
         samples: draws or points behind a rank, for all networks or by network; None for the protocol's.
         recipe: how coverage is computed, see `diagnose`; None for the protocol's.
+        tolerance: of the certificate, see `diagnose`; None for the protocol's.
         released_pairs: the first this many coverage pairs are judged by the released recipe as well, which gives
             `released_coverage` and `released_coverage_auc`; None for the protocol's.
         share_rolls: whether the contrastive sets of NRE-C share rolls of θ, where a method does not say; None for the
             protocol's.
         hidden: hidden layers of every network; None for the protocol's.
         transforms: of a flow; None for the protocol's.
-        training: changes to the protocol's training settings.
+        training: changes to the protocol's training settings. A mixture of methods ("calibrated") is trained as
+            `eq.fit` does: neither this nor the sizes above concern it, and its own options say otherwise.
         gallery: whether the density of run 0 is kept for one observation, where there are two parameters.
         stack: the most members that are trained together; None for no limit.
         user_tasks: what is known of each user's task, by its label.
@@ -130,6 +133,7 @@ class Grid:
     test: int | None = None
     samples: int | tuple[tuple[str, int], ...] | None = None
     recipe: str | None = None
+    tolerance: str | None = None
     released_pairs: int | None = None
     share_rolls: bool | None = None
     hidden: tuple[int, ...] | None = None
@@ -145,7 +149,7 @@ class Grid:
 
     def rules(self, network: str) -> Protocol:
         """The protocol with this grid's own numbers, for the networks of a kind, "flow" or "classifier"."""
-        keys = ("pairs", "test", "recipe", "released_pairs", "share_rolls")
+        keys = ("pairs", "test", "recipe", "tolerance", "released_pairs", "share_rolls")
         own = {k: v for k in keys if (v := getattr(self, k)) is not None}
         samples = self.samples if isinstance(self.samples, int) else dict(self.samples or ()).get(network)
         own |= {} if samples is None else {"samples": samples}
@@ -154,15 +158,35 @@ class Grid:
     def resolved(self, entry: Entry) -> ResolvedEntry:
         """What an entry of a method means here: contrastive sets share rolls as the protocol has it, unless it says."""
         found = resolve_entry(entry)
+        if found.members is None:
+            found = found._replace(members=max(self.members, found.folds or 1))
         if LOSSES[found.row.loss].of != "sets" or "share_rolls" in dict(entry.options):
             return found
         share = self.rules(found.row.network).share_rolls
-        return found._replace(row=dataclasses.replace(found.row, share_rolls=share))
+        return found._replace(rows=(dataclasses.replace(found.row, share_rolls=share),))
 
     def settings(self, keep: str | None = None, training: tuple[tuple[str, Any], ...] = ()) -> Settings:
         """The training settings, with the weights that a method wants kept and its own settings."""
         own = dict(self.training) | ({} if keep is None else {"keep": keep}) | dict(training)
         return dataclasses.replace(PROTOCOLS[self.protocol].settings, **own)
+
+    def settings_of(self, entry: Entry, budget: int, keep: str | None = None) -> Settings:
+        """The training settings of a method at a budget."""
+        found = self.resolved(entry)
+        if not found.as_fit:
+            return self.settings(keep, found.training)
+        own = ({} if keep is None else {"keep": keep}) | dict(found.training)
+        own.setdefault("batch_size", batch_for(budget, 0.1 if found.folds is None else 1 / found.folds, SMALL_STEPS))
+        return dataclasses.replace(SMALL, **own)
+
+    def sizes_of(self, task: str, entry: Entry) -> Sizes:
+        """The sizes of the networks of a task, of a mixture its own."""
+        found = self.resolved(entry)
+        if not found.as_fit:
+            return self.sizes(task)
+        assert found.row.hidden is not None
+        shape = {"flow": found.row.hidden, "transforms": found.row.transforms}
+        return Sizes(standardize=True, as_fit=True, options=self.sizes(task).options, **shape)  # type: ignore[arg-type]
 
     def sizes(self, task: str) -> Sizes:
         """The sizes of the networks of a task."""
@@ -290,6 +314,8 @@ def _check(grid: Grid) -> None:
         raise GridError(f"the grid has {cells:,} cells, and {MOST_CELLS:,} are the most; split it")
     if grid.recipe is not None and grid.recipe not in RECIPES:
         raise GridError(did_you_mean(str(grid.recipe), RECIPES, "recipe"))
+    if grid.tolerance is not None and grid.tolerance not in TOLERANCES:
+        raise GridError(did_you_mean(str(grid.tolerance), TOLERANCES, "tolerance"))
     true_or_false("gallery", grid.gallery)
     if grid.share_rolls is not None:
         true_or_false("share_rolls", grid.share_rolls)
@@ -306,28 +332,30 @@ def _check(grid: Grid) -> None:
         raise GridError(f"released_pairs = {rules.released_pairs}, but there are {rules.pairs} coverage pairs")
     meanings: dict[Any, str] = {}
     for entry in grid.methods:
-        row, keep, recipe, training = grid.resolved(entry)
-        settings = grid.settings(keep, training)
-        _check_budgets(grid, entry, pairs_needed(row.objective), settings)
-        way = settings, recipe or grid.rules(row.network).recipe
-        same = dataclasses.replace(row, name="", paper=""), way
+        found = grid.resolved(entry)
+        settings = grid.settings_of(entry, grid.budgets[0], found.keep)
+        least = max(pairs_needed(row.objective) for row in found.rows)
+        _check_budgets(grid, entry, least, settings, found.folds)
+        way = settings, found.recipe or grid.rules(found.row.network).recipe
+        mixed = found.members, found.folds, found.calibrate, found.as_fit
+        same = tuple(dataclasses.replace(row, name="", paper="") for row in found.rows), way, mixed
         if same in meanings:
             raise GridError(f"methods: {entry.label} and {meanings[same]} are the same; list one of them")
         meanings[same] = entry.label
-    if grid.stack is not None and grid.stack < grid.members:
-        raise GridError(f"stack = {grid.stack}, but the {grid.members} members of a run are trained together")
+        if grid.stack is not None and grid.stack < (found.members or 1):
+            raise GridError(f"stack = {grid.stack}, but the {found.members} members of a run are trained together")
     for task in grid.tasks:
         if grid.sizes(task.name).layers and grid.facts(task).x_dims < 2:
             raise GridError(f"{task.label} has no series or image to embed")
 
 
-def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings) -> None:
+def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings, folds: int | None) -> None:
     for budget in grid.budgets:
-        validation = int(round(budget * 0.1, 9))
+        validation = int(round(budget * 0.1, 9)) if folds is None else budget // folds
         if validation < least:
             raise GridError(
                 f"budgets: {budget} simulations leave {validation} for validation, and {entry.label} needs at least "
-                f"{least}; the smallest budget is {10 * least}"
+                f"{least}; the smallest budget is {(folds or 10) * least}"
             )
     if settings.batch_size is not None and settings.batch_size < least:
         raise GridError(f"training: batch_size = {settings.batch_size} is below the {least} that {entry.label} needs")

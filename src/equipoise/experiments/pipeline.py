@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import xarray as xr
 from torch import Tensor
 
 from equipoise.diagnostics import diagnose
-from equipoise.networks import Convolutional
+from equipoise.networks import Convolutional, Embedding
 from equipoise.posteriors import Posterior
 from equipoise.simulations import simulate
 from equipoise.support.devices import fixed_threads
@@ -33,14 +34,15 @@ from equipoise.support.files import Lock, append_digest, is_intact, remove_lefto
 from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
-from equipoise.training import Member, fit_many
+from equipoise.training import SHORT, Member, as_embedding, fit_many, members_of, mixture_of, suited
+from equipoise.training import Pairs as CheckedPairs
 
-from .cells import NUMERICS, Stack
+from .cells import NUMERICS, Cell, Stack
 from .costs import cost, device_kind
 from .folder import Folder
 from .gallery import gallery
 from .protocols import PROTOCOLS
-from .records import SECOND, record
+from .records import SECOND, UNTEMPERED, record
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -65,16 +67,14 @@ def compute_stack(
         state = folder.checkpoint(stack.identity) if checkpoint else None
         posteriors = _train(stack, task, data, device=device, checkpoint=state, compile=compile)
         trained = time.monotonic()
-        # The posterior of a cell is the mixture of its members that were not lost.
-        alive = [[p for p in members if p is not None] for members in posteriors]
-        mixtures = [Posterior.joined(members) if members else None for members in alive]
+        mixtures = _mixtures(stack, data, posteriors)
         judged = _judge(stack, task, mixtures, folder)
         diagnosed = time.monotonic()
         pictures = gallery(stack, task, dict(zip(stack.cells, mixtures, strict=True)))
         # Dependencies' deprecation warnings say nothing about this stack.
         dated = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
         notes = list(dict.fromkeys(str(w.message) for w in warned if not issubclass(w.category, dated)))
-        kept = record(stack, task, posteriors, judged, notes).assign(pictures.variables)
+        kept = record(stack, task, posteriors, mixtures, judged, notes).assign(pictures.variables)
         kind = device_kind(device)
         kept.attrs |= {"threads": threads, "device": kind, "cost": cost(stack, kind).seconds, "began": began}
         kept.attrs |= {"train_seconds": trained - started, "diagnose_seconds": diagnosed - trained}
@@ -115,26 +115,72 @@ def _file_name(task: Task, *known: Any, size: int) -> str:
 
 
 def _train(
-    stack: Stack, task: Task, data: Sequence[Pairs], compile: bool | None, **how: Any
+    stack: Stack, task: Task, data: Sequence[Pairs], compile: bool | None, checkpoint: Path | None, device: str | None
 ) -> list[list[Posterior | None]]:
-    """One posterior for each member of each cell, all trained in one call; None for a member that was lost."""
+    """One posterior for each member of each cell; None for a member that was lost.
+
+    All are trained in one call, unless runs have embeddings of their own.
+    """
     sizes, runs = stack.sizes, stack.runs
-    members = [
-        Member(cell.row, stack.stream("run", cell.run, "member", m), runs.index(cell.run), cell.keep)
-        for cell in stack.cells
-        for m in range(stack.members)
-    ]
-    trained = fit_many(
-        members,
-        data,
-        prior=task.prior,
-        settings=dataclasses.replace(stack.settings, compile=compile),
-        embedding=Convolutional(task.x_shape, sizes.layers, sizes.channels) if sizes.layers else None,
-        x_scale=sizes.x_scale,
-        standardize=sizes.standardize,
-        **how,
-    )
-    return [trained[i : i + stack.members] for i in range(0, len(trained), stack.members)]
+    settings = dataclasses.replace(stack.settings, compile=compile)
+    if sizes.as_fit and compile is None and device_kind(device) == "cuda":
+        settings = dataclasses.replace(settings, compile=False)  # networks this small are trained before it pays back
+    embeddings: list[Embedding | None] = [None] * len(runs)
+    if sizes.layers:
+        embeddings = [Convolutional(task.x_shape, sizes.layers, sizes.channels)] * len(runs)
+    elif sizes.as_fit:
+        embeddings = [as_embedding(None, task.x_shape, False, SHORT, x) for _, x in data]
+    alike: dict[str, list[int]] = {}
+    for run, embedding in zip(runs, embeddings, strict=True):
+        key = "" if embedding is None else json.dumps(embedding.spec(), sort_keys=True)
+        alike.setdefault(key, []).append(run)
+    trained: dict[int, list[Posterior | None]] = {}
+    for number, some in enumerate(alike.values()):
+        cells = [i for i, cell in enumerate(stack.cells) if cell.run in some]
+        wanted = [_members(stack, task, stack.cells[i], some.index(stack.cells[i].run)) for i in cells]
+        found = fit_many(
+            [member for members in wanted for member in members],
+            [data[runs.index(run)] for run in some],
+            prior=task.prior,
+            settings=settings,
+            folds=stack.folds,
+            embedding=embeddings[runs.index(some[0])],
+            x_scale=sizes.x_scale,
+            standardize=sizes.standardize,
+            device=device,
+            split_seed=stack.stream("split") if sizes.as_fit or stack.folds else 0,
+            checkpoint=checkpoint if checkpoint is None or number == 0 else checkpoint / str(number),
+        )
+        trained |= {i: found[k * stack.members : (k + 1) * stack.members] for k, i in enumerate(cells)}
+    return [trained[i] for i in range(len(stack.cells))]
+
+
+def _members(stack: Stack, task: Task, cell: Cell, data: int) -> list[Member]:
+    """The members of a cell, which read one of the data sets."""
+    rows = suited(cell.rows, task.prior) if len(cell.rows) > 1 else cell.rows
+    seeds = [stack.stream("run", cell.run, "member", m) for m in range(stack.members)]
+    return members_of(rows, seeds, stack.folds, data, cell.keep)
+
+
+def _mixtures(
+    stack: Stack, data: Sequence[Pairs], posteriors: Sequence[Sequence[Posterior | None]]
+) -> list[Posterior | None]:
+    """The posterior of each cell: the mixture of its members that were not lost, calibrated where the stack is.
+
+    With a temperature comes how long it took to choose, in `record`.
+    """
+    found: list[Posterior | None] = []
+    for cell, members in zip(stack.cells, posteriors, strict=True):
+        started, alive = time.monotonic(), [p for p in members if p is not None]
+        whole = Posterior.joined(alive) if alive else None
+        if stack.folds is not None and alive:
+            pairs = CheckedPairs(*data[stack.runs.index(cell.run)])
+            name, seed = cell.method.partition("[")[0], stack.stream("run", cell.run, "calibrate")
+            whole = mixture_of(members, cell.rows, pairs, name, stack.settings, seed, calibrate=stack.calibrate)
+            assert whole is not None
+            whole.record["calibrate_seconds"] = time.monotonic() - started
+        found.append(whole)
+    return found
 
 
 def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder: Folder) -> list[xr.Dataset | None]:
@@ -164,11 +210,13 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
                 exact_log_prob=exact,
                 seed=stack.stream("diagnose"),
                 samples=rules.samples,
-                tolerance="constant",  # as in the stored results
+                tolerance=rules.tolerance,
                 recipe=stack.cells[cells[0]].recipe,
                 test=test,
                 mixture=stack.members > 1,
             )
+            if stack.calibrate:
+                ds = _with_temperature(ds, whole, stack, theta, x)
             if rules.released_pairs and stack.cells[cells[0]].recipe != "released":
                 ds = ds.assign(_released(whole, stack, theta, x))
         seconds = (time.monotonic() - started) / len(cells)
@@ -177,6 +225,25 @@ def _judge(stack: Stack, task: Task, posteriors: list[Posterior | None], folder:
             one = ds if stack.members > 1 else ds.isel(member=[row, row]).assign_coords(member=["0", "mixture"])
             found[i] = one.assign_attrs(seconds=seconds)
     return found
+
+
+def _with_temperature(ds: xr.Dataset, posterior: Posterior, stack: Stack, theta: Tensor, x: Tensor) -> xr.Dataset:
+    """The diagnosis of a calibrated mixture with its temperature, and what the same pairs say of it untempered."""
+    known, raw = posterior.calibration, ds
+    assert known is not None
+    if posterior.temperature < 1:
+        how: dict[str, Any] = {"samples": stack.rules.samples, "tolerance": stack.rules.tolerance}
+        how["recipe"] = stack.cells[0].recipe
+        raw = diagnose(posterior._with(1.0, None), theta, x, seed=stack.stream("diagnose"), **how)
+    numbers = {
+        "temperature": known.t,
+        "calibration_p_over": known.p_over,
+        "calibration_p_certificate": known.p_certificate,
+        "calibration_certified": float(known.certified),
+        "calibrate_seconds": posterior.record["calibrate_seconds"],
+    }
+    kept = {n: raw[n.removeprefix("untempered_")].copy() for n in UNTEMPERED}
+    return ds.assign(kept).assign({n: xr.full_like(ds["coverage_auc"], v) for n, v in numbers.items()})
 
 
 def _released(posterior: Posterior, stack: Stack, theta: Tensor, x: Tensor) -> dict[str, xr.DataArray]:
@@ -188,7 +255,7 @@ def _released(posterior: Posterior, stack: Stack, theta: Tensor, x: Tensor) -> d
         x[:n],
         seed=stack.stream("diagnose"),
         samples=PROTOCOLS["released"].samples,
-        tolerance="constant",
+        tolerance=stack.rules.tolerance,
         recipe="released",
         mixture=stack.members > 1,
     )

@@ -1,8 +1,9 @@
 """Protocols: how networks of the benchmark are trained and judged, and how large they are for each task.
 
 A protocol chooses numbers; it never changes what a method's name means. `paper` is the text's; `released` is what the
-published figures show; `default` is the paper's with fewer pairs, for a laptop. None of them standardises θ or x of the
+published figures show; `default` is the paper's with fewer pairs, for a laptop. These do not standardise θ or x of the
 paper's tasks; Lotka-Volterra's counts are divided by 100. A user's own task may have any scale and is standardised.
+`fit` is what a user has: networks are trained as `eq.fit` trains them, and judged as `eq.diagnose` judges.
 `released` also draws the contrastive sets of NRE-C as the released loss does, from 2K rolls of θ.
 
 What a protocol chooses for a task is a row of `SIZES`, and nothing outside this file knows of it. The sizes of
@@ -17,7 +18,7 @@ __all__ = ["FIGURE_LABELS", "PROTOCOLS", "Protocol", "Sizes", "sizes"]
 import dataclasses
 from typing import Any
 
-from equipoise.training import PAPER, RELEASED, Settings
+from equipoise.training import DEFAULT, PAPER, RELEASED, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Protocol:
         samples: draws or points behind each rank.
         released_pairs: the first this many coverage pairs are judged by the released recipe as well.
         share_rolls: whether the contrastive sets of NRE-C share rolls of θ, see `losses.pairs`.
+        tolerance: of the certificate, see `diagnose`.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Protocol:
     samples: int = 1000
     released_pairs: int = 0
     share_rolls: bool = True
+    tolerance: str = "constant"
 
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -51,11 +54,12 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("default", PAPER, pairs=1000, test=10_000, samples=256),
         Protocol("paper", PAPER),
         Protocol("released", RELEASED, recipe="released", share_rolls=False),
+        Protocol("fit", DEFAULT, samples=256, tolerance="level"),
     )
 }
 #: What figures call a method, where that is not the paper's name of it: the paper has one name for two methods, the
 #: text's and the one behind the published figures.
-FIGURE_LABELS: dict[str, str] = {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init"}
+FIGURE_LABELS: dict[str, str] = {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init", "calibrated": "Calibrated"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Sizes:
         x_scale: what x is divided by.
         options: of the task.
         standardize: whether θ is scaled by the prior and x by the training pairs.
+        as_fit: whether the embedding is the one that `eq.fit` chooses by the observations.
     """
 
     classifier: tuple[int, ...] = (256,) * 6
@@ -81,6 +86,7 @@ class Sizes:
     x_scale: float = 1.0
     options: tuple[tuple[str, Any], ...] = ()
     standardize: bool = False
+    as_fit: bool = False
 
 
 _TEXT = {
@@ -106,4 +112,6 @@ def sizes(protocol: str, task: str) -> Sizes:
         >>> sizes("released", "lotka_volterra").channels, sizes("paper", "slcp").flow
         (16, (256, 256, 256))
     """
+    if protocol == "fit":
+        return Sizes(standardize=True, as_fit=True)
     return SIZES[protocol].get(task, Sizes(standardize=":" in task))

@@ -6,7 +6,7 @@ and run. To keep another number of a diagnosis, say so in its row of `diagnostic
 
 from __future__ import annotations
 
-__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "SECOND", "TASK_VARIABLES", "record", "thinned"]
+__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "SECOND", "TASK_VARIABLES", "UNTEMPERED", "record", "thinned"]
 
 import json
 import platform
@@ -36,6 +36,17 @@ DIAGNOSTICS: dict[str, Dims] = {v.name: v.dims[1:] for v in VARIABLES if v.kept}
 PER_MEMBER = tuple(v.name for v in VARIABLES if v.kept == "member")
 #: Of a second diagnosis by the released recipe, where the grid asks for one.
 SECOND: dict[str, Dims] = {"released_coverage": ("level",), "released_coverage_auc": ()}
+#: Of a calibrated mixture: how it was tempered, and what it would be if it were not.
+UNTEMPERED: dict[str, Dims] = {
+    f"untempered_{name}": DIAGNOSTICS[name]
+    for name in (
+        "coverage", "coverage_auc", "verdict", "verdict_p_value", "certificate_p_value", "nominal_log_prob",
+        "nominal_log_prob_se",
+    )
+}  # fmt: skip
+TEMPERED: dict[str, Dims] = UNTEMPERED | dict.fromkeys(
+    ("temperature", "calibration_p_over", "calibration_p_certificate", "calibration_certified", "calibrate_seconds"), ()
+)
 #: Of the training of a run; its steps are those of all its members together.
 TRAINING = (
     "train_seconds", "diagnose_seconds", "epochs", "steps", "best_epoch", "best_validation_loss", "diverged_members",
@@ -47,6 +58,7 @@ CELL_VARIABLES: dict[str, Dims] = {
     **DIAGNOSTICS,
     **{f"member_{name}": ("member", *DIAGNOSTICS[name]) for name in PER_MEMBER},
     **SECOND,
+    **TEMPERED,
     **dict.fromkeys(TRAINING, ()),
     **dict.fromkeys(HISTORY, ("epoch",)),
 }
@@ -72,18 +84,22 @@ def record(
     stack: Stack,
     task: Task,
     posteriors: list[list[Posterior | None]],
+    mixtures: list[Posterior | None],
     judged: list[xr.Dataset | None],
     notes: list[str],
 ) -> xr.Dataset:
     """What is kept of a stack: of each cell its members and its diagnosis, and the warnings."""
     cells, kept = stack.cells, thinned(stack.settings.epochs)
     sizes = {"level": LEVELS, "member": stack.members, "epoch": len(kept)}
-    names = {n: dims for n, dims in CELL_VARIABLES.items() if n not in SECOND or stack.rules.released_pairs}
+    absent = {*(() if stack.rules.released_pairs else SECOND), *(() if stack.calibrate else TEMPERED)}
+    names = {n: dims for n, dims in CELL_VARIABLES.items() if n not in absent}
     data = {name: _empty(name, (len(cells), *(sizes[d] for d in dims))) for name, dims in names.items()}
-    for i, (mine, diagnosis) in enumerate(zip(posteriors, judged, strict=True)):
+    for i, (mine, mixture, diagnosis) in enumerate(zip(posteriors, mixtures, judged, strict=True)):
         _history(data, i, mine, kept, stack.steps)
-        if diagnosis is not None:
-            _diagnosis(data, i, [m for m, p in enumerate(mine) if p is not None], diagnosis)
+        if mixture is not None and diagnosis is not None:
+            # Those of weight 0 are not in the mixture, and those of one architecture come together.
+            seeds = [None if p is None else p.record["seeds"][0] for p in mine]
+            _diagnosis(data, i, [seeds.index(seed) for seed in mixture.record["seeds"]], diagnosis)
     device = next((p.device for row in posteriors for p in row if p is not None), torch.device("cpu"))
     once = list({cell.training: i for i, cell in enumerate(cells)}.values())  # one cell of each training
     steps = data["steps"][once]
@@ -147,13 +163,13 @@ def _history(
         data[name][i] = mean[kept]
 
 
-def _diagnosis(data: dict[str, np.ndarray], i: int, alive: list[int], judged: xr.Dataset) -> None:
-    """The diagnosis of a cell, and of its members that were not lost."""
+def _diagnosis(data: dict[str, np.ndarray], i: int, members: list[int], judged: xr.Dataset) -> None:
+    """The diagnosis of a cell, and of the members that were judged, in their order."""
     data["diagnose_seconds"][i] = judged.attrs["seconds"]
     whole = judged.sel(member="mixture")
-    for name in (*DIAGNOSTICS, *(n for n in SECOND if n in whole)):
+    for name in (*DIAGNOSTICS, *(n for n in (*SECOND, *TEMPERED) if n in whole)):
         data[name][i] = whole[name].values[()]
-    for row, m in enumerate(alive):
+    for row, m in enumerate(members):
         one = judged.sel(member=str(row))
         for name in PER_MEMBER:
             data[f"member_{name}"][i, m] = one[name].values[()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["fit", "fit_many"]
+__all__ = ["FOLDS", "fit", "fit_many", "members_of", "mixture_of", "suited"]
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ from equipoise.losses import pairs_needed
 from equipoise.methods import MIXTURES, Method, resolve_all
 from equipoise.networks import Embedding, Flat, Network
 from equipoise.posteriors import Posterior, describe_training
-from equipoise.priors import as_prior
+from equipoise.priors import Prior, as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.checks import finite_number, true_or_false, whole_number
 from equipoise.support.devices import as_device
@@ -142,8 +142,8 @@ def fit(
     if x is None:
         theta, x = _theta_and_x(theta)
     home = theta.device if isinstance(theta, Tensor) else torch.device("cpu")
-    if mixture and start is None and not prior.has_normal_map:
-        rows = tuple(row.but(start="random") for row in rows)
+    if mixture and start is None:
+        rows = suited(rows, prior)
     pairs = check_pairs(theta, x, prior, torch.get_default_dtype())
     warn_unless_drawn_from(prior, pairs.theta)
     share = _validation_share(validation_fraction, folds)
@@ -152,13 +152,7 @@ def fit(
         settings = dataclasses.replace(settings, batch_size=batch_for(len(pairs.theta), share, SMALL_STEPS))
     if folds is not None and members < folds:
         raise ValueError(f"folds={folds} needs at least as many members, got members={members}")
-    kinds = len(rows)
-    # With a member of every method in every fold, the folds can tell what each method is worth.
-    turn = kinds if folds is not None and members >= kinds * folds else 1
-    wanted = [
-        Member(rows[m % kinds], integer(seed, "member", m), fold=None if folds is None else m // turn % folds)
-        for m in range(members)
-    ]
+    wanted = members_of(rows, [integer(seed, "member", m) for m in range(members)], folds)
     if network is None:
         x_shape = tuple(pairs.x.shape[1:])
         embedding = as_embedding(embedding, x_shape, progress, SHORT, pairs.x if standardize else None)
@@ -178,12 +172,69 @@ def fit(
         on_epoch=on_epoch,
         progress=progress,
     )
-    alive = [p for p in posteriors if p is not None]
-    if not alive:
+    name = method if isinstance(method, str) else "+".join(row.name for row in rows)
+    whole = mixture_of(posteriors, rows, pairs, name, settings, seed, calibrate=calibrate, progress=progress)
+    if whole is None:
         raise RuntimeError(
             f"all members ({members}) diverged: no validation loss was ever finite. Lower learning_rate (now "
             f"{settings.learning_rate}) or clip (now {settings.clip}) in settings=, and check x for extreme values."
         )
+    if mixture and progress is not False:
+        few = f"; {FOLDS} members or more are cross-fitted and calibrated" if members < FOLDS else ""
+        print(f"{whole!r}{few}", file=sys.stderr)
+    return whole if device is not None else whole.to(home)
+
+
+def suited(rows: Sequence[Method], prior: Prior) -> tuple[Method, ...]:
+    """The methods of a mixture such as "calibrated" with a start that the prior allows."""
+    return tuple(rows) if prior.has_normal_map else tuple(row.but(start="random") for row in rows)
+
+
+def members_of(
+    rows: Sequence[Method], seeds: Sequence[int], folds: int | None, data: int = 0, keep: str | None = None
+) -> list[Member]:
+    """The members of one posterior, in order: one per seed. They take the methods in turn, and the folds.
+
+    With a member of every method in every fold, the folds can tell what each method is worth.
+    """
+    kinds = len(rows)
+    turn = kinds if folds is not None and len(seeds) >= kinds * folds else 1
+    return [
+        Member(rows[m % kinds], seed, data, keep, None if folds is None else m // turn % folds)
+        for m, seed in enumerate(seeds)
+    ]
+
+
+def mixture_of(
+    posteriors: Sequence[Posterior | None],
+    rows: Sequence[Method],
+    pairs: Pairs,
+    name: str,
+    settings: Settings,
+    seed: int,
+    *,
+    calibrate: bool,
+    progress: bool | None = None,
+) -> Posterior | None:
+    """The posterior of trained members: their mixture, with weights and a temperature as the folds say.
+
+    Arguments:
+        posteriors: of `members_of`, trained; None for those that diverged.
+        rows: their methods.
+        pairs: that they were trained on.
+        name: of the mixture of several methods.
+        settings: that they were trained with.
+        seed: of the calibration.
+        calibrate: whether to choose a temperature, for which there have to be folds.
+        progress: False for no progress bar.
+
+    Returns:
+        None if all members diverged.
+    """
+    kinds = len(rows)
+    alive = [p for p in posteriors if p is not None]
+    if not alive:
+        return None
     for g, row in enumerate(rows):
         warn_of_idle_members([p for p in posteriors[g::kinds] if p is not None], row.objective, settings)
     for m, one in enumerate(posteriors):
@@ -191,18 +242,14 @@ def fit(
             one.record["group"] = [m % kinds]
     whole = Posterior.joined(alive)
     if kinds > 1:
-        name = method if isinstance(method, str) else "+".join(row.name for row in rows)
         whole.record |= {"method": {"name": name}, "methods": [dataclasses.asdict(row) for row in rows]}
-    if folds is not None and kinds > 1:
-        whole = weighted_by_score(whole, whole.record["group"], pairs)
+        if "folds" in whole.record:
+            whole = weighted_by_score(whole, whole.record["group"], pairs)
     if calibrate:
         whole = calibrated(whole, pairs, seed, progress)
-    if mixture and progress is not False:
-        few = f"; {FOLDS} members or more are cross-fitted and calibrated" if members < FOLDS else ""
-        print(f"{whole!r}{few}", file=sys.stderr)
-    if whole.calibration is not None and not whole.calibration.certified:
-        warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
-    return whole if device is not None else whole.to(home)
+        if whole.calibration is not None and not whole.calibration.certified:
+            warn(f"the posterior is not seen to be conservative: {whole.calibration.message}")
+    return whole
 
 
 def fit_many(
