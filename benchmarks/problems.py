@@ -3,7 +3,7 @@
     python benchmarks/problems.py        what they are, how long simulating takes, and ranges of x
 
 There are three groups. `choose`: settings may be chosen on these. `confirm`: these only confirm a choice that was made
-without them. `paper`: the five tasks of the paper.
+without them. `paper`: the five tasks of the paper. `AsTask` makes one a task of `equipoise run`.
 
 >>> problem = PROBLEMS["outbreak"]
 >>> theta, x = problem.simulate(100, seed=0)
@@ -13,7 +13,7 @@ without them. `paper`: the five tasks of the paper.
 
 from __future__ import annotations
 
-__all__ = ["PROBLEMS", "Problem", "named", "prior_entropy"]
+__all__ = ["PROBLEMS", "AsTask", "Problem", "named", "prior_entropy"]
 
 import dataclasses
 import time
@@ -318,6 +318,20 @@ PROBLEMS: dict[str, Problem] = {
         *(_task(name) for name in eq.TASKS),
     )
 }
+
+
+class AsTask:
+    """A problem as a task of a grid: `benchmarks/problems.py:AsTask[problem=survey]`."""
+
+    def __init__(self, problem: str) -> None:
+        (self.problem,) = named([problem])
+        self.prior, self.label = self.problem.prior, self.problem.name
+        if self.problem.log_posterior is not None:
+            self.log_posterior = self.problem.log_posterior
+
+    def simulate(self, theta: Tensor, seed: int) -> Tensor:
+        rng = np.random.default_rng(sequence(seed, "problem", self.problem.name, "x"))
+        return torch.as_tensor(self.problem.simulator(theta.double().numpy(), rng), dtype=torch.float32)
 
 
 def named(names: Iterable[str]) -> list[Problem]:

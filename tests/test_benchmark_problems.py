@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from benchmarks import problems
 from benchmarks.problems import PROBLEMS
 from scipy import stats
+
+import equipoise as eq
+from equipoise.experiments import load_grid
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -56,3 +61,18 @@ def test_problems_are_chosen_by_name_and_group() -> None:
     assert [p.name for p in problems.named(["slcp", "choose"])] == [*groups["choose"], "slcp"]
     with pytest.raises(ValueError, match="slpc"):
         problems.named(["slpc"])
+
+
+def test_problems_are_tasks_of_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with dataclasses can be imported by its name, and what the task simulates is what the problem does."""
+    monkeypatch.chdir(Path(problems.__file__).parents[1])
+    grid = load_grid("frontier_untuned", import_tasks=True)
+    assert [facts.x_dims for _, facts in grid.user_tasks] == [1] * 4
+    for entry in grid.tasks:
+        task = eq.task(entry.name, **dict(entry.options))
+        problem = PROBLEMS[dict(entry.options)["problem"]]
+        assert task.prior.dim == problem.prior.dim and task.x_shape == problem.x_shape
+        assert task.has_exact_posterior == (problem.log_posterior is not None)
+        theta, x = problem.simulate(20, seed=3)
+        assert torch.equal(task.simulate(theta, seed=3), x)
+        assert not torch.equal(task.simulate(theta, seed=4), x)

@@ -93,7 +93,7 @@ def test_axes_expand_and_labels_are_read_back():
     labels = [m.label for m in grid.methods]
     assert labels == ["npe", *(f"bnpe[balance={b},strength={s}]" for b in ("chi2", "kl") for s in ("0", "1.5"))]
     assert load_grid(TINY | {"methods": labels}).methods == grid.methods
-    assert resolve_entry(grid.methods[3])[0] == dataclasses.replace(METHODS["bnpe"], balance="kl", strength=0.0)
+    assert resolve_entry(grid.methods[3]).row == dataclasses.replace(METHODS["bnpe"], balance="kl", strength=0.0)
 
 
 def test_entries_on_the_command_line():
@@ -141,7 +141,8 @@ def test_the_grid_of_parts_has_every_combination_once():
     grid = load_grid("ablation")
     found = {}
     for entry in grid.methods:
-        row, keep, *_ = resolve_entry(entry)
+        found = resolve_entry(entry)
+        row, keep = found.row, found.keep
         found.setdefault((row.network, row.loss, keep), []).append((row.balance, row.unbiased, row.strength))
     strengths = [1, 10, 100, 1000]
     flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
@@ -164,7 +165,7 @@ def test_the_grid_of_parts_has_every_combination_once():
 def test_the_grid_of_starts_has_every_scheme():
     schemes = {}
     for entry in load_grid("start").methods:
-        row, *_ = resolve_entry(entry)
+        row = resolve_entry(entry).row
         schemes.setdefault((row.loss, row.balance), set()).add((row.start, row.init))
     starts = {("random", None)} | {(s, i) for s in ("prior", "prior_base") for i in ("scaled", "identity")}
     assert schemes == {

@@ -65,7 +65,7 @@ def _completion(pattern: str, files: str) -> Callable[[str], list[str]]:
 
 
 complete_tasks = _completion(r'^    name(?:: \S+)? = "(\w+)"', "tasks/*.py")
-complete_methods = _completion(r'^ +Method\("(\w+)"', "methods.py")
+complete_methods = _completion(r'(?:^ +Method\(|^MIXTURES.*\{)"(\w+)"', "methods.py")
 complete_protocols = _completion(r'^        Protocol\("(\w+)"', "experiments/protocols.py")
 
 

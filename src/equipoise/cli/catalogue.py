@@ -44,7 +44,8 @@ def tasks(as_json: AsJson = False) -> None:
 def methods(as_json: AsJson = False) -> None:
     """List the paper's methods: rows of a table, each a network, a loss, a balance term and a start.
 
-    `equipoise fit` also has 'calibrated', its default: small spline flows, cross-fitted, mixed and tempered.
+    `equipoise fit` and `equipoise run` also have 'calibrated', what `fit` does unless told otherwise: small spline
+    flows, cross-fitted, mixed and tempered.
     """
     with errors():
         from equipoise.methods import METHODS

@@ -45,7 +45,7 @@ def run(
             "--method",
             "-m",
             metavar="M",
-            help="A method; may be repeated. Options in brackets: 'bnpe[balance=kl,strength=10]'.",
+            help="A method, or calibrated; may be repeated. Options in brackets: 'bnpe[balance=kl,strength=10]'.",
             autocompletion=complete_methods,
         ),
     ] = None,
@@ -53,13 +53,20 @@ def run(
         list[int] | None, Option("--budget", "-b", metavar="N", help="Simulations; may be repeated.")
     ] = None,
     runs: Annotated[int | None, Option(help="Repetitions, each with its own simulations.")] = None,
-    members: Annotated[int | None, Option(help="Networks per run; its posterior is their mixture.")] = None,
+    members: Annotated[
+        int | None, Option(help="Networks per run; its posterior is their mixture. Of 'calibrated' an option.")
+    ] = None,
     grid: Annotated[
         str | None,
         Option("--grid", "-g", metavar="FILE.toml", help="A grid: a TOML file, or demo, paper, released, …."),
     ] = None,
     protocol: Annotated[
-        str | None, Option(metavar="paper|released", help="How to train and judge.", autocompletion=complete_protocols)
+        str | None,
+        Option(
+            metavar="paper|released|fit",
+            help="How to train and judge; fit: as eq.fit.",
+            autocompletion=complete_protocols,
+        ),
     ] = None,
     epochs: Annotated[int | None, Option(help="Train for at most this many epochs.")] = None,
     pairs: Annotated[int | None, Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,

@@ -33,6 +33,7 @@ from equipoise.experiments.costs import ONCE, cost, device_kind
 from equipoise.experiments.entries import check_task, entries_of, select
 from equipoise.experiments.grids import read_toml
 from equipoise.experiments.protocols import PROTOCOLS
+from equipoise.methods import MIXTURES
 from equipoise.support.words import did_you_mean, duration
 
 from .terminal import Watch, plan_table, say, status_table, verdict_table
@@ -69,6 +70,11 @@ def choose_grid(
     if epochs is not None:
         changes["training"] = {**values.get("training", {}), "epochs": epochs}
     values.setdefault("name", name)
+    methods = [m if isinstance(m, str) else m.get("name", "") for m in changes.get("methods") or values["methods"]]
+    for option, given in (("epochs", epochs), ("members", changes.get("members"))):
+        if given is not None and all(m.partition("[")[0] in MIXTURES for m in methods):
+            example = f"-m '{methods[0].partition('[')[0]}[{option}={given}]'"
+            raise GridError(f"--{option} is for the methods of the paper; of a mixture it is an option: {example}")
     if grid is not None:  # a part of the grid keeps its cells: options of its entries, and what is stacked with what
         for axis in ("tasks", "methods"):
             if changes.get(axis):

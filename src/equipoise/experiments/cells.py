@@ -108,6 +108,7 @@ class Stack:
         own: training settings that its methods have of their own.
         folds: of cross-fitting; None for one common split.
         calibrate: whether the folds choose the temperature of each cell's posterior.
+        embedded: whether observations are read by convolutions.
     """
 
     cells: tuple[Cell, ...]
@@ -122,6 +123,7 @@ class Stack:
     own: tuple[tuple[str, Any], ...] = ()
     folds: int | None = None
     calibrate: bool = False
+    embedded: bool = False
 
     @cached_property
     def identity(self) -> str:
@@ -212,7 +214,7 @@ def stacks_of(grid: Grid) -> list[Stack]:
         for low in range(0, len(groups), most):
             cells = tuple(cell for group in groups[low : low + most] for cell in group)
             settings, key = grid.settings_of(entries[0], budget), (grid.seed, str(grid.streams))
-            mixed = own, folds, calibrate
+            mixed = own, folds, calibrate, sizes.layers > 0 or (sizes.as_fit and facts.x_dims > 1)
             stacks.append(Stack(cells, full, network, sizes, rules, settings, members, *key, *mixed))
     return stacks
 

@@ -27,6 +27,8 @@ from .cells import Cell, Stack
 CPU_MS = {"flow": (13.0, 12.0), "classifier": (5.0, 5.0)}
 #: Microseconds of a member-step on one H200: a and b for one roll of θ, and what each further roll adds to a.
 GPU_US = {"flow": (17.0, 420.0, 12.0), "classifier": (13.0, 210.0, 4.0)}
+#: The same of a step that is not compiled, as networks of `eq.fit`'s own sizes are trained.
+GPU_EAGER_US = (60.0, 5000.0, 60.0)
 #: Weights behind these figures.
 WEIGHTS = {"flow": 450e3, "classifier": 335e3}
 #: The share of a step that does not depend on the number of weights.
@@ -68,8 +70,9 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
     share = FLAT + (1 - FLAT) * _weights(stack) / WEIGHTS[stack.network]
     trained = {cell.training: cell for cell in stack.cells}.values()
     rolls = Counter(rolls_needed(cell.row.objective) for cell in trained)
-    step = sum(n * stack.members * _step(stack.network, r, n * stack.members, device) for r, n in rolls.items())
-    embedding = stack.size * EMBEDDING[device][stack.network] if stack.sizes.layers else 0.0
+    each = stack.members, stack.network, device, stack.sizes.as_fit
+    step = sum(n * stack.members * _step(r, n, *each) for r, n in rolls.items())
+    embedding = stack.size * EMBEDDING[device][stack.network] if stack.embedded else 0.0
     # Measured with batches of 256; larger ones take at most as much more.
     training = (step * share + embedding) * steps * max(1.0, (stack.settings.batch_size or 256) / 256)
     evaluations = stack.rules.pairs * stack.members * sum(_points(stack, cell) for cell in stack.cells)
@@ -95,7 +98,7 @@ def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "c
     It is what finished stacks, of which these are the attributes, took with the same network on such a device; 1 where
     there are none.
     """
-    kind = stack.network, stack.sizes.layers > 0, device
+    kind = stack.network, stack.embedded, device
     alike = [h for h in attributes if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
     return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
 
@@ -111,13 +114,13 @@ def _points(stack: Stack, cell: Cell) -> int:
     return samples * EVALUATIONS[stack.network]
 
 
-def _step(network: str, rolls: int, members: int, device: str) -> float:
-    """Seconds of one member-step among `members` that look at as many rolls of θ, and hence train in one step."""
+def _step(rolls: int, cells: int, members: int, network: str, device: str, eager: bool) -> float:
+    """Seconds of one member-step among the members of cells that look at as many rolls of θ, and train in one step."""
     if device == "cpu":
         first, more = CPU_MS[network]
         return (first + more * (rolls - 1)) * 1e-3
-    a, b, more = GPU_US[network]
-    return (a + b / members + more * (rolls - 1)) * 1e-6
+    a, b, more = GPU_EAGER_US if eager else GPU_US[network]
+    return (a + b / (cells * members) + more * (rolls - 1)) * 1e-6
 
 
 def _weights(stack: Stack) -> float:

@@ -44,7 +44,7 @@ from .protocols import PROTOCOLS, Protocol, Sizes, sizes
 #: Grids that come with the package, by name.
 PACKAGED = (
     "demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls",
-    "bnre_slcp", "escape", "estimate",
+    "bnre_slcp", "escape", "estimate", "frontier", "frontier_series", "frontier_untuned",
 )  # fmt: skip
 #: The least that whole numbers may be. Fewer than 50 pairs support no statement about coverage.
 LEAST = {

@@ -148,7 +148,7 @@ def _train(
             x_scale=sizes.x_scale,
             standardize=sizes.standardize,
             device=device,
-            split_seed=stack.stream("split") if sizes.as_fit or stack.folds else 0,
+            split_seed=stack.stream("fit") if sizes.as_fit or stack.folds else 0,
             checkpoint=checkpoint if checkpoint is None or number == 0 else checkpoint / str(number),
         )
         trained |= {i: found[k * stack.members : (k + 1) * stack.members] for k, i in enumerate(cells)}
@@ -175,7 +175,7 @@ def _mixtures(
         whole = Posterior.joined(alive) if alive else None
         if stack.folds is not None and alive:
             pairs = CheckedPairs(*data[stack.runs.index(cell.run)])
-            name, seed = cell.method.partition("[")[0], stack.stream("run", cell.run, "calibrate")
+            name, seed = cell.method.partition("[")[0], stack.stream("fit")
             whole = mixture_of(members, cell.rows, pairs, name, stack.settings, seed, calibrate=stack.calibrate)
             assert whole is not None
             whole.record["calibrate_seconds"] = time.monotonic() - started

@@ -108,7 +108,7 @@ def record(
         "task_options": json.dumps(task.options),
         "budget": stack.budget,
         "network": stack.network,
-        "embedded": int(stack.sizes.layers > 0),
+        "embedded": int(stack.embedded),
         "label": stack.label,
         "members": stack.members,
         "trained": stack.size,

@@ -37,6 +37,7 @@ METHODS = {
     "brnpe": MethodRow("BRNPE", "flow", "nre", "chi2"),
     "bnpe_init": MethodRow("BNPE Init", "flow", "npe", "chi2", "prior"),
     "brnpe_init": MethodRow("BRNPE Init", "flow", "nre", "chi2", "prior"),
+    "calibrated": MethodRow("Calibrated", "flow", "npe", start="prior"),
 }
 TASKS = {
     "slcp": "SLCP",

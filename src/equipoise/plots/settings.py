@@ -64,6 +64,9 @@ class Setting:
     levels_covered: Range
     pairs_to_settle: Range  # of the runs that are inconclusive, alone and with the others
     diverged: int
+    temperature: Range = Range()  # of calibrated mixtures
+    nats_lost: Range = Range()  # to the temperature
+    untempered_overconfident: int = 0  # alone
 
     @property
     def runs(self) -> int:
@@ -91,6 +94,8 @@ VARIABLES = {
     "levels_covered": "levels_covered",
     "pairs_to_settle": "pairs_to_settle",
     "diverged": "diverged_members",
+    "temperature": "temperature",
+    "nats_lost": "untempered_nominal_log_prob",
 }
 
 
@@ -109,6 +114,8 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
     numbers = {field: values(name, np.nan).astype(float) for field, name in VARIABLES.items()}
     # Of the other runs more pairs are not asked for.
     numbers["pairs_to_settle"][(judged != INCONCLUSIVE) | (alone != INCONCLUSIVE)] = np.nan
+    numbers["nats_lost"] = numbers["nats_lost"] - numbers["nominal"]
+    raw = values("untempered_verdict", "")
     found = []
     for t, m, b in np.ndindex(shape[:3]):
         ranges: dict[str, Any] = {field: Range.of(number[t, m, b]) for field, number in numbers.items()}
@@ -124,6 +131,7 @@ def settings_of(ds: xr.Dataset) -> list[Setting]:
                 inconclusive=int((judged[t, m, b] == INCONCLUSIVE).sum()),
                 overconfident_alone=int((alone[t, m, b] == OVERCONFIDENT).sum()),
                 certified_alone=int((alone[t, m, b] == CERTIFIED).sum()),
+                untempered_overconfident=int((raw[t, m, b] == OVERCONFIDENT).sum()),
                 **ranges,
             )
         )

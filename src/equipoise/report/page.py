@@ -76,6 +76,7 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
         labels=labels,
         runs=ds.sizes["run"],
         members=int(ds.sizes.get("member", 1)),
+        networks=_networks(ds),
         pairs=int(ds["pairs"]) if "pairs" in ds else None,
         few_pairs=FEW_PAIRS,
         stays=STAYS,
@@ -98,6 +99,16 @@ def _render(ds: xr.Dataset, progress: bool | None) -> str:
         alpha=float(ds.attrs.get("alpha", 0.05)),
         delta=float(ds.attrs.get("delta", 0.02)),
     )
+
+
+def _networks(ds: xr.Dataset) -> str:
+    """How many networks a run is a mixture of: one number, or the least and the most where methods differ."""
+    most = int(ds.sizes.get("member", 1))
+    if "member_verdict" not in ds:
+        return str(most)
+    there = (ds["member_verdict"].values != "").any((0, 2, 3)).sum(-1)  # of each method
+    least = int(there[there > 0].min(initial=most))
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def _coverage_at(ds: xr.Dataset, settings: list[Setting]) -> dict[Setting, list[Range]]:

@@ -28,11 +28,12 @@ class Finding(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """The lead in one or two sentences, the findings by kind, and how far to trust them."""
+    """The lead in one or two sentences, the findings by kind, how far to trust them, and what was tempered."""
 
     lead: str
     findings: list[Finding]
     certainty: list[str]
+    tempered: list[str]
 
 
 def headline(ds: xr.Dataset) -> Headline:
@@ -47,7 +48,8 @@ def headline(ds: xr.Dataset) -> Headline:
         for state, some in by_state.items()
         if some
     ]
-    return Headline(_lead(by_state, judged, names), findings, _certainty(ds, settings, judged))
+    tempered = [_tempered(s, names) for s in judged if s.temperature.known]
+    return Headline(_lead(by_state, judged, names), findings, _certainty(ds, settings, judged), tempered)
 
 
 def _lead(by_state: dict[str, list[Setting]], judged: Sequence[Setting], names: Labels) -> str:
@@ -200,3 +202,18 @@ def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Set
     if broken:
         said.append(f"{counted(broken, 'network').capitalize()} diverged in training.")
     return said
+
+
+def _tempered(s: Setting, names: Labels) -> str:
+    """The temperature of a setting in words, what it cost, and what it was good for."""
+    t, lost, runs = s.temperature, s.nats_lost, s.runs
+    where = f"{names.method(s.method)}, {names.task(s.task)}, {names.budget(s.budget)} simulations"
+    if t.low == 1:
+        return f"{where}: not tempered (t = 1)" + (f" in any of {runs} runs." if runs > 1 else ".")
+    across = f" ({t.low:.2f} to {t.high:.2f} over {runs} runs)" if t.low < t.high else ""
+    cost = f"which cost {lost.median:.2f} nats" if lost.median >= 0.005 else "at no cost"
+    over = f"{s.untempered_overconfident} of {runs} runs" if runs > 1 else "it"
+    was = f"{'is' if s.untempered_overconfident else 'is not'} overconfident" if runs == 1 else "are overconfident"
+    return (
+        f"{where}: tempered to t = {t.median:.2f}{across}, {cost} in nominal log posterior; untempered, {over} {was}."
+    )

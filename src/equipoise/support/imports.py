@@ -7,6 +7,8 @@ __all__ = ["named_object", "source_of"]
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,9 +50,24 @@ def _imported(where: str, what: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with _known_as(path.stem, module):
+            spec.loader.exec_module(module)
         return module
     except Exception as error:  # whatever a user's file may raise
         raise ValueError(f"{what}: {where} cannot be imported ({type(error).__name__}: {error})") from error
     finally:
         del sys.path[0]
+
+
+@contextmanager
+def _known_as(name: str, module: ModuleType) -> Iterator[None]:
+    """While a file is run it is among the modules: a dataclass looks its own up there."""
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = before
