@@ -121,6 +121,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     ds.attrs = {
         "config": json.dumps(grid.config()),
         "protocol": grid.protocol,
+        "tolerance": grid.rules("flow").tolerance,
         "equipoise": __version__,
         "torch": ", ".join(sorted({h["torch"] for h in headers})),
         "numerics": NUMERICS,

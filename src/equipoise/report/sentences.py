@@ -164,7 +164,7 @@ def _budgets(mine: list[int], names: Labels) -> str:
 def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Setting]) -> list[str]:
     alpha, delta = float(ds.attrs.get("alpha", 0.05)), float(ds.attrs.get("delta", 0.02))
     runs, most = sum(s.runs for s in judged), max((s.runs for s in judged), default=0)
-    said = []
+    said, by_level = [], ds.attrs.get("tolerance") == "level"
     if "verdict_holm" in ds and runs > 1:
         said.append(
             f"The verdicts hold together: over all {runs:,} trained posteriors, the chance that even one is called "
@@ -177,8 +177,9 @@ def _certainty(ds: xr.Dataset, settings: Sequence[Setting], judged: Sequence[Set
             + (", each on its own: these verdicts are not corrected for their number." if runs > 1 else ".")
         )
     said.append(
-        f"Certified conservative means that coverage is shown to be at least its level minus {delta:g}, at every "
-        "level. Inconclusive means that neither was shown; it is not a mild form of either."
+        f"Certified conservative means that coverage is shown to be at least its level minus {delta:g}"
+        + (f" (above {1 - 2 * delta:g}, half of what the level lacks to 1)" if by_level else "")
+        + ", at every level. Inconclusive means that neither was shown; it is not a mild form of either."
     )
     if most == 1:
         said.append(
