@@ -167,7 +167,7 @@ def test_a_mixture_is_trained_as_fit_does_whatever_the_protocol():
         assert mixture.sizes.standardize and mixture.sizes.as_fit
         assert (plain.members, plain.folds, plain.calibrate) == (1, None, False)
         assert plain.sizes.as_fit == (protocol == "fit") and (protocol == "fit" or plain.settings == PAPER)
-        assert cost(mixture, "cuda").seconds > cost(plain, "cuda").seconds
+        assert cost(mixture, "cuda").diagnosis > cost(plain, "cuda").diagnosis
 
 
 def test_other_methods_can_be_cross_fitted_and_tempered():

@@ -141,8 +141,7 @@ def test_the_grid_of_parts_has_every_combination_once():
     grid = load_grid("ablation")
     found = {}
     for entry in grid.methods:
-        found = resolve_entry(entry)
-        row, keep = found.row, found.keep
+        row, keep = resolve_entry(entry).row, resolve_entry(entry).keep
         found.setdefault((row.network, row.loss, keep), []).append((row.balance, row.unbiased, row.strength))
     strengths = [1, 10, 100, 1000]
     flows = [("none", False, 0)] + [(b, u, s) for b, u in (("chi2", 0), ("chi2", 1), ("kl", 0)) for s in strengths]
