@@ -22,14 +22,16 @@ from equipoise.experiments import (
     collect,
     load_grid,
     merge,
+    pipeline,
     read_results,
     run_grid,
     stacks_of,
     write_results,
 )
 from equipoise.experiments.costs import cost
+from equipoise.networks import Flat
 from equipoise.report import write_report
-from equipoise.training import PAPER, SMALL, batch_for, fit
+from equipoise.training import PAPER, SMALL, batch_for, fit, fit_many
 from equipoise.training.settings import SMALL_STEPS
 
 SHORT = {
@@ -180,6 +182,26 @@ def test_other_methods_can_be_cross_fitted_and_tempered():
         (2, None, False),
     ]
     assert len({c.identity for s in stacks for c in s.cells}) == 4
+
+
+def test_runs_whose_observations_are_read_otherwise_train_apart(tmp_path, monkeypatch):
+    """Which columns are heavy-tailed is decided by each run's simulations."""
+    given = iter([(0, 2), (), (0, 2)])
+    monkeypatch.setattr(pipeline, "as_embedding", lambda _, x_shape, *how: Flat(x_shape, next(given)))
+    calls = []
+
+    def note(members, data, **how):
+        calls.append((how["embedding"].ranked, len(data), [m.data for m in members]))
+        return fit_many(members, data, **how)
+
+    monkeypatch.setattr(pipeline, "fit_many", note)
+    grid = load_grid(
+        SHORT | {"methods": ["calibrated[members=2,epochs=1]"], "budgets": [200], "runs": 3, "stack": None}
+    )
+    assert run_grid(grid, tmp_path, threads=1, device="cpu").complete
+    assert calls == [((0, 2), 2, [0, 0, 1, 1]), ((), 1, [0, 0])]
+    ds = collect(Folder(tmp_path))
+    assert np.isfinite(ds["nominal_log_prob"].values).all() and "temperature" not in ds
 
 
 @pytest.mark.parametrize(
