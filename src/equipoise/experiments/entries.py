@@ -37,7 +37,8 @@ from equipoise.support.checks import finite_number, one_of, true_or_false, whole
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import TASKS
 from equipoise.tasks import task as make_task
-from equipoise.training import FOLDS, SMALL, Settings
+from equipoise.training import SMALL, Settings
+from equipoise.training.fit import FOLDS
 
 from .protocols import FIGURE_LABELS
 

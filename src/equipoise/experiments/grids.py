@@ -36,7 +36,8 @@ from equipoise.priors import BoxUniform
 from equipoise.support.checks import true_or_false, whole_number
 from equipoise.support.words import did_you_mean
 from equipoise.tasks import task as make_task
-from equipoise.training import SMALL, SMALL_STEPS, Settings, batch_for
+from equipoise.training import SMALL, Settings, batch_for
+from equipoise.training.settings import SMALL_STEPS
 
 from .entries import Entry, GridError, ResolvedEntry, check_method, check_task, entries_of, resolve_entry
 from .protocols import PROTOCOLS, Protocol, Sizes, sizes

@@ -34,8 +34,10 @@ from equipoise.support.files import Lock, append_digest, is_intact, remove_lefto
 from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
-from equipoise.training import SHORT, Member, as_embedding, fit_many, members_of, mixture_of, suited
-from equipoise.training import Pairs as CheckedPairs
+from equipoise.training import Member, fit_many
+from equipoise.training.fit import members_of, mixture_of, suited
+from equipoise.training.inputs import Pairs as CheckedPairs
+from equipoise.training.modules import SHORT, as_embedding
 
 from .cells import NUMERICS, Cell, Stack
 from .costs import cost, device_kind
