@@ -68,7 +68,7 @@ def run(
             autocompletion=complete_protocols,
         ),
     ] = None,
-    epochs: Annotated[int | None, Option(help="Train for at most this many epochs.")] = None,
+    epochs: Annotated[int | None, Option(help="Train for at most this many epochs. Of 'calibrated' an option.")] = None,
     pairs: Annotated[int | None, Option(help="Coverage pairs: 1000, or 10000 in the protocols.")] = None,
     seed: Annotated[int | None, Option(help="Of everything random.")] = None,
     out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="Where to put everything.")] = None,
