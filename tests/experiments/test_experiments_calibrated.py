@@ -155,7 +155,7 @@ def test_the_report_says_the_temperature_in_words(computed, tmp_path):
     assert '<h2 id="h-temperature">' in page
     assert f"Calibrated (epochs 3), SLCP, 600 simulations: tempered to t = {np.median(t):.2f}" in page
     over = int((ds["untempered_verdict"] == "overconfident").sum())
-    assert f"untempered, {over} of 2 runs are overconfident" in page
+    assert f"untempered, {over} of 2 runs were found overconfident" in page
 
 
 def test_a_mixture_is_trained_as_fit_does_whatever_the_protocol():

@@ -213,8 +213,9 @@ def _tempered(s: Setting, names: Labels) -> str:
         return f"{where}: not tempered (t = 1)" + (f" in any of {runs} runs." if runs > 1 else ".")
     across = f" ({t.low:.2f} to {t.high:.2f} over {runs} runs)" if t.low < t.high else ""
     cost = f"which cost {lost.median:.2f} nats" if lost.median >= 0.005 else "at no cost"
-    over = f"{s.untempered_overconfident} of {runs} runs" if runs > 1 else "it"
-    was = f"{'is' if s.untempered_overconfident else 'is not'} overconfident" if runs == 1 else "are overconfident"
+    over = s.untempered_overconfident
+    found = f"{over} of {runs} runs were found" if runs > 1 else "it was found" if over else "it was not found"
     return (
-        f"{where}: tempered to t = {t.median:.2f}{across}, {cost} in nominal log posterior; untempered, {over} {was}."
+        f"{where}: tempered to t = {t.median:.2f}{across}, {cost} in nominal log posterior; untempered, {found} "
+        "overconfident."
     )
