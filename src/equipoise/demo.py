@@ -202,9 +202,7 @@ EXAMPLES = {
     "slcp": Example(_slcp, (1.3, 1.8), 2, 300),
     "weinberg": Example(_weinberg, (1.0,), 0, 800, names=("$G_f$",)),
     "spatial_sir": Example(_spatial_sir, instead=_reach),
-    "lotka_volterra": Example(
-        _lotka_volterra, OSCILLATING, LONG_SERIES, 160, names=("log predator birth rate", "log predator death rate")
-    ),
+    "lotka_volterra": Example(_lotka_volterra, OSCILLATING, LONG_SERIES, 160),
     "two_moons": Example(_two_moons, (0.2, 0.15), 5, 900, {"xlim": (-0.6, 0.6), "ylim": (-0.6, 0.6)}),
 }
 

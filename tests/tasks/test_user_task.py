@@ -9,8 +9,9 @@ import xarray as xr
 from torch.distributions import Normal
 
 import equipoise as eq
-from equipoise.experiments import Folder, GridError, load_grid, run_grid, write_results
+from equipoise.experiments import Folder, GridError, load_grid, read_results, run_grid, write_results
 from equipoise.experiments.cells import stacks_of
+from equipoise.report import write_report
 
 FILE = '''
 import numpy as np
@@ -24,7 +25,7 @@ class Gauss:
     label = "A normal"
 
     def __init__(self, s=0.5):
-        self.prior, self.s = eq.BoxUniform([-1.0, -1.0], [1.0, 1.0]), s
+        self.prior, self.s = eq.BoxUniform([-1.0, -1.0], [1.0, 1.0]).named(["mass", "age"]), s
 
     def simulate(self, theta):
         return theta + self.s * torch.randn_like(theta)
@@ -67,6 +68,7 @@ def test_what_a_file_holds_is_a_task(folder) -> None:
     assert float(torch.trapezoid(torch.trapezoid(mass, dx=0.01), dx=0.01)) == pytest.approx(1, abs=1e-3)
     each = task.log_posterior(theta, x)
     assert torch.allclose(each[7], task.log_posterior(theta[7], x[7]))
+    assert task.parameters == ("mass", "age") and eq.task("mine.py:seeded").parameters == ()
     assert task.label == "A normal" and eq.task("mine.py:seeded").label == "mine.py:seeded"
     again = eq.task("mine.py:Gauss", **task.options)
     assert again.options == task.options
@@ -122,6 +124,12 @@ def test_a_grid_runs_them_and_knows_their_source(folder) -> None:
     np.testing.assert_allclose(ds.prior_log_prob.values[:2], prior[:2], rtol=1e-5)
     assert ds.prior_log_prob.values[2] == pytest.approx(prior[2], abs=0.8)
     assert np.isfinite(ds.gallery_density.sel({"task": "mine.py:Gauss"}).values).all()
+    # what its file says of a task travels to the report, which never runs the file
+    assert ds.task_label.values.tolist() == ["A normal", "A normal (s 0.1)", "mine.py:seeded"]
+    assert ds.task_parameters.values.tolist() == ['["mass", "age"]'] * 2 + ["[]"]
+    page = write_report(read_results(folder / "out"), folder / "report.html").read_text()
+    for words in ("across: mass, from", "up: age, from", "A normal (s 0.1)"):
+        assert words in page
     before = {s.identity for s in stacks_of(load_grid(config, import_tasks=True))}
     (folder / "mine.py").write_text(FILE.replace("s=0.5", "s=0.4"))
     assert before.isdisjoint(s.identity for s in stacks_of(load_grid(config, import_tasks=True)))

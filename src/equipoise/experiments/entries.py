@@ -258,15 +258,15 @@ def method_facts(label: str) -> dict[str, Any]:
     return {"label": _with_options(name, entry.label)} | {n: getattr(row, n) for n in names}
 
 
-def task_label(label: str) -> str:
-    """What figures call a task; one of a user's own is called by its name.
+def task_label(label: str, given: str = "") -> str:
+    """What figures call a task. One of a user's own is called by its `label`, or else by its name.
 
     Example:
-        >>> task_label("mine.py:Task[noise=2]")
-        'mine.py:Task (noise 2)'
+        >>> task_label("mine.py:Task[noise=2]"), task_label("mine.py:Task[noise=2]", "A normal")
+        ('mine.py:Task (noise 2)', 'A normal (noise 2)')
     """
     name = label.partition("[")[0]
-    return _with_options(getattr(TASKS.get(name), "label", name), label)
+    return _with_options(getattr(TASKS.get(name), "label", given or name), label)
 
 
 def _with_options(name: str, label: str) -> str:

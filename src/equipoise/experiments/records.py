@@ -65,6 +65,7 @@ CELL_VARIABLES: dict[str, Dims] = {
 #: Every variable of a task, and its dimensions; pictures are there where they were drawn (see `gallery`).
 TASK_VARIABLES: dict[str, Dims] = {
     **dict.fromkeys(("expected_log_prob", "expected_log_prob_se", "prior_log_prob", "gallery_x"), ()),
+    **dict.fromkeys(("task_label", "task_parameters"), ()),
     **dict.fromkeys(("gallery_theta", "gallery_low", "gallery_high"), ("parameter",)),
     "gallery_exact": ("grid_0", "grid_1"),
 }
@@ -127,6 +128,7 @@ def record(
         name: (("cell", *dims), data[name], said[name].attrs if name in said else {}) for name, dims in names.items()
     }
     variables |= {name: ((), value) for name, value in _expected(task, judged[0]).items()}
+    variables |= {"task_label": ((), task.label), "task_parameters": ((), json.dumps(task.parameters))}
     variables |= {"method": ("cell", [c.method for c in cells]), "run": ("cell", [c.run for c in cells])}
     coords = {"cell": [c.identity for c in cells], "level": np.linspace(0, 1, LEVELS), "epoch": kept}
     return xr.Dataset(variables, coords, about)

@@ -329,7 +329,10 @@ def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
     """What figures and readers need to know of the tasks and methods, along their axes."""
     rows = [method_facts(label) for label in ds["method"].values]
     found: dict[str, Any] = {f"method_{name}": ("method", [row[name] for row in rows]) for name in rows[0]}
-    return found | {"task_label": ("task", [task_label(label) for label in ds["task"].values])}
+    tasks = ds["task"].values.tolist()
+    given = ds["task_label"].values.tolist() if "task_label" in ds else [""] * len(tasks)  # of older stacks
+    found["task_label"] = ("task", [task_label(task, label) for task, label in zip(tasks, given, strict=True)])
+    return found | {name: ds[name] for name in ("task_parameters",) if name in ds}
 
 
 def _ledger(stacks: Stacks) -> xr.Dataset:

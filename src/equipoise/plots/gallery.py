@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from .grids import PAGE_HEIGHT, PAGE_WIDTH
-from .labels import PARAMETERS, labels_of
+from .labels import labels_of
 from .legends import new_figure
 from .panels import any_number
 from .posteriors import hpd_thresholds
@@ -93,7 +93,7 @@ def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None =
     ax.tick_params(length=0, labelsize=7.5)
     ax.spines[:].set_visible(False)
     ends = [f"{v:.3g}".replace("-", "\N{MINUS SIGN}") for v in (low[0], high[0], low[1], high[1])]
-    across, up = PARAMETERS.get(task.partition("[")[0], ("θ₁", "θ₂"))
+    across, up = (names.parameter(task, j) for j in (0, 1))
     text = f"across: {across}, from {ends[0]} to {ends[1]}\nup: {up}, from {ends[2]} to {ends[3]}"
     ax.annotate(text, (0, rows), xytext=(0, -2), textcoords="offset points", va="top", fontsize=7)
     handles = [Line2D([], [], label="true θ", **STAR), Line2D([], [], color=CONTOUR, linewidth=0.6, label="95% region")]

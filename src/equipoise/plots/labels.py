@@ -1,14 +1,15 @@
 """What tasks, methods and budgets are called, and what each method is.
 
 Results carry this along the dimensions `method` (`method_label`, `method_network`, `method_loss`, `method_balance`,
-`method_strength`, `method_start`) and `task` (`task_label`). For results without these variables, the tables below
-give the same for the methods and tasks of the paper. `equipoise.METHODS` would need torch.
+`method_strength`, `method_start`) and `task` (`task_label`, and `task_parameters` as JSON). For results without these
+variables, the tables below give the same for the methods and tasks of the paper. `equipoise.METHODS` would need torch.
 """
 
 from __future__ import annotations
 
 __all__ = ["METHODS", "PARAMETERS", "TASKS", "Labels", "MethodRow", "labels_of"]
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ TASKS = {
     "lotka_volterra": "Lotka-Volterra",
     "two_moons": "Two Moons",
 }
-#: What the parameters of a task are called, where that is not θ₁, θ₂.
+#: What the parameters of the paper's tasks are called, where that is not θ₁, θ₂.
 PARAMETERS = {
     "spatial_sir": ("β", "γ"),
     "lotka_volterra": ("log predator birth rate", "log predator death rate"),
@@ -57,17 +58,25 @@ IN_THE_FIGURES = {"brnpe": "BNPE", "brnpe_init": "BNPE Init"}
 
 @dataclass(frozen=True)
 class Labels:
-    """The tasks (name to label), methods (name to row) and budgets of results, in their order."""
+    """The tasks (name to label), methods (name to row) and budgets of results, in their order.
+
+    Names of parameters are there for the tasks whose parameters have names.
+    """
 
     tasks: dict[str, str]
     methods: dict[str, MethodRow]
     budgets: list[int]
+    parameters: dict[str, list[str]]
 
     def task(self, name: str) -> str:
         return self.tasks[name]
 
     def method(self, name: str) -> str:
         return self.methods[name].label
+
+    def parameter(self, task: str, j: int) -> str:
+        names = self.parameters.get(task) or PARAMETERS.get(task.partition("[")[0])
+        return names[j] if names else f"θ{chr(ord('₁') + j)}"
 
     def budget(self, budget: int) -> str:
         return f"{budget:,}"
@@ -92,6 +101,7 @@ def labels_of(ds: xr.Dataset) -> Labels:
         {t: tasks.get(t) or _with_options(t, TASKS.get(t.partition("[")[0])) for t in _values(ds, "task")},
         rows,
         [int(b) for b in _values(ds, "budget")],
+        {t: json.loads(names) for t, names in _column(ds, "task", "parameters").items()},
     )
 
 

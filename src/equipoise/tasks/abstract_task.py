@@ -41,7 +41,7 @@ class Task:
     name: ClassVar[str]
     #: The name in plots and reports.
     label: ClassVar[str]
-    #: The names of the parameters in plots.
+    #: The names of the parameters in plots; none where they have no names.
     parameters: ClassVar[tuple[str, ...]]
     #: How `simulate_compact` holds x: "float32"; "bits" (0 or 1, as uint8); "integers".
     storage: ClassVar[Literal["float32", "bits", "integers"]] = "float32"

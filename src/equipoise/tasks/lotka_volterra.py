@@ -110,7 +110,7 @@ class LotkaVolterra(Task):
 
     name = "lotka_volterra"
     label = "Lotka-Volterra"
-    parameters = ("φ₁", "φ₂")
+    parameters = ("log predator birth rate", "log predator death rate")
     expectations = (({"steps": 2001}, 24_000), ({"steps": 1001}, 24_000))
     storage = "integers"
 

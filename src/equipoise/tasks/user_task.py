@@ -3,7 +3,8 @@
 The name is that of an object with `prior` and `simulate(theta)` or `simulate(theta, seed)`, from `(N, D)` to
 `(N, *x_shape)`, and, where it is known, `log_posterior(theta, x)`; or of a class or function that makes one, whose
 arguments are the task's options. It is identified by the source of its file: results of an experiment belong to one
-version of it. A `label`, where the object has one, is its name in plots and reports.
+version of it. A `label`, where the object has one, is its name in plots and reports, and the names of the prior's
+parameters are theirs.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class UserTask(Task):
         self.label = str(getattr(found, "label", name))  # type: ignore[misc]
         self.prior = as_prior(found.prior)
         self.has_exact_posterior = hasattr(found, "log_posterior")
-        self.parameters = tuple(f"theta_{i}" for i in range(self.prior.dim))  # type: ignore[misc]
+        self.parameters = self.prior.names or ()  # type: ignore[misc]
         with isolated(0):
             theta = self.prior.sample((2,))
         x = self.simulate(theta)
