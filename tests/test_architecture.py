@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import subprocess
 import sys
 from types import FrameType
 
+import pytest
 import torch
 
 import equipoise as eq
@@ -57,3 +60,33 @@ def test_the_compiler_is_not_imported_before_something_is_compiled() -> None:
     """It takes seconds and 150 MB, which reading results and an eager training need not."""
     code = "import sys, equipoise.experiments; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("guess", "told"),
+    [
+        ("Uniform", r"eq\.BoxUniform\(low, high\)"),
+        ("uniform", r"eq\.BoxUniform\(low, high\)"),
+        ("MultivariateNormal", r"eq\.GaussianPrior\(mean, covariance\)"),
+        ("LogNormal", r"eq\.IndependentPrior\(\{'beta'"),
+        ("NPE", r"method='npe'"),
+        ("pairplot", r"eq\.plots\.corner"),
+        ("train", r"eq\.fit\(pairs, prior=prior\)"),
+    ],
+)
+def test_a_name_that_people_guess_is_answered_with_the_right_one(guess: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{guess}'; .*{told}"):
+        getattr(eq, guess)
+
+
+def test_another_name_has_the_error_of_python() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'equipoise' has no attribute 'nothing'$"):
+        _ = eq.nothing
+
+
+def test_what_the_pointers_name_exists() -> None:
+    """Every `eq.name` of the sentences, so that none outlives what it names."""
+    for sentence in eq._INSTEAD.values():
+        for path in re.findall(r"eq((?:\.\w+)+)", sentence):
+            assert functools.reduce(getattr, path[1:].split("."), eq) is not None
+    assert not {name.lower() for name in eq.__all__} & set(eq._INSTEAD)

@@ -64,6 +64,22 @@ _MODULES = (
     "training",
 )
 
+# Names that people try, in small letters without underscores, and what to write instead.
+_MARGINALS = "a prior of marginals is eq.IndependentPrior({'beta': torch.distributions.Gamma(2.0, 1.0), …})"
+_INSTEAD = {
+    "uniform": f"a box is eq.BoxUniform(low, high), and {_MARGINALS}",
+    "normal": f"a joint normal is eq.GaussianPrior(mean, covariance), and {_MARGINALS}",
+    "multivariatenormal": "write eq.GaussianPrior(mean, covariance)",
+    **dict.fromkeys(("lognormal", "beta", "gamma", "exponential", "prior", "multipleindependent"), _MARGINALS),
+    **dict.fromkeys(("train", "inference"), "eq.fit(pairs, prior=prior) trains a posterior"),
+    **{name: f"write eq.fit(pairs, prior=prior, method='{name}')" for name in ("npe", "bnpe", "nre", "bnre")},
+    "simulator": "a simulator is a function of your own: eq.simulate(prior, simulator, 2000, seed=0)",
+    "sample": "write posterior.sample((1000,), x)",
+    "save": "write posterior.save('model'), which eq.load('model') reads",
+    **dict.fromkeys(("coverage", "sbc"), "eq.diagnose(posterior, theta, x) computes it, and eq.plots draws it"),
+    **dict.fromkeys(("corner", "pairplot"), "write eq.plots.corner(posterior.to_pandas(x))"),
+}
+
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
@@ -97,7 +113,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     if name in _MODULES:
         return import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+    hint = _INSTEAD.get(name.lower().replace("_", ""), "")
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}{hint and '; '}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -193,6 +193,6 @@ def test_the_local_check_is_part_of_the_dataset():
     assert (one.local_p_value.isel(bin=[0, 1]) < 0.01).all() and (one.local_p_value.isel(bin=[2, 3]) > 0.5).all()
     exact = coverage(0.8, 2, ds.local_level.values)
     np.testing.assert_allclose(one.local_coverage.isel(bin=0), exact, atol=4.5 * np.sqrt(0.25 / 1000))
-    assert (one.local_entropy.diff("bin") > 0).any() and "too low in 2 of 4 bins" in summary(ds)
+    assert (one.local_entropy.diff("bin") > 0).any() and "too low in 2 of 4 groups" in summary(ds)
     few = diagnose(Half([1.0], 2), theta[:79], x[:79], samples=50)
     assert np.isnan(few.local_p_value).all() and "local check" not in summary(few)

@@ -17,6 +17,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from scipy import stats
+from scipy.ndimage import label
 
 from equipoise import plots
 
@@ -362,6 +363,29 @@ def test_flat_samples_are_told_from_shapes():
     sloped = [rng.beta(1, 1.5, 1000) for _ in range(50)]
     assert not any(_smoothed(x)[2] for x in sloped)
     assert not any(_smoothed(x, rng.uniform(size=1000))[2] for x in sloped)
+
+
+def test_regions_of_samples_are_those_of_their_density() -> None:
+    """A Gaussian and a thin ring: the smoothed density's regions hold their share of new draws, in one piece."""
+    from equipoise.plots.posteriors import _smoothed, hpd_thresholds
+
+    def gauss(rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.normal(size=(n, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+
+    def ring(rng: np.random.Generator, n: int) -> np.ndarray:
+        angle, radius = rng.uniform(0, 2 * np.pi, n), rng.normal(1, 0.05, n)
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1)
+
+    for draw in (gauss, ring):
+        (x, y), density, flat = _smoothed(*draw(np.random.default_rng(0), 3000).T)
+        assert not flat
+        thresholds = hpd_thresholds(density, np.ones_like(density), (0.5, 0.95))
+        new = draw(np.random.default_rng(1), 20_000)
+        near = tuple(np.abs(axis - v[:, None]).argmin(1) for axis, v in zip((x, y), new.T, strict=True))
+        held = [(density[near] >= t).mean() for t in thresholds]
+        np.testing.assert_allclose(held, (0.5, 0.95), atol=0.07)
+        assert label(density >= thresholds[1])[1] == 1
+    assert density[60, 60] < 0.02 * density.max()  # the middle of the ring
 
 
 def test_a_flat_grid_is_shaded_whole():

@@ -37,6 +37,8 @@ def test_the_summary_of_a_gaussian() -> None:
         half = DEVIATION * stats.norm.ppf(0.5 + level / 200)
         np.testing.assert_allclose(table[f"{level}% low"], mean - half, atol=3 * error)
         np.testing.assert_allclose(table[f"{level}% high"], mean + half, atol=3 * error)
+    for shown in (table, table.round(3), table.loc[["theta_1"]]):  # in a plain script, where pandas leaves columns out
+        assert "..." not in str(shown) and all(name in str(shown) for name in table)
     assert table.equals(p.summary(X, n=n, seed=1)) and table.equals(p.at(X).summary(n=n, seed=1))
 
 

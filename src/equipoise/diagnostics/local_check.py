@@ -75,7 +75,7 @@ def local_check(
         >>> entropy = rng.normal(size=2000)
         >>> rank = rng.random(2000) ** np.where(entropy < -0.67, 0.7, 1.2)  # too tight where it is narrowest
         >>> print(local_check(rank, entropy))
-        coverage is too low in 1 of 4 bins by entropy, lowest first: 0.366 at level 0.5 in bin 1 (p < 0.001)
+        coverage is too low in 1 of 4 groups, from narrow to wide posteriors: 0.366 at level 0.5 in group 1 (p < 0.001)
     """
     rank, entropy, level = (np.asarray(v, float) for v in (rank, entropy, levels))
     n = rank.size
@@ -126,12 +126,12 @@ def local_table(rank: ArrayLike, entropy: ArrayLike) -> tuple[Array, Array, Arra
 
 def local_message(coverage: Array, p: Array, level: Array, alpha: float = 0.05) -> str:
     """Where coverage is too low, from coverage and p-values with shape `(bins, levels)`."""
-    bins, fails = len(p), p <= alpha
+    groups, fails = f"{len(p)} groups, from narrow to wide posteriors", p <= alpha
     if not fails.any():
-        return f"coverage is nowhere seen below its level in {bins} bins by entropy"
+        return f"coverage is nowhere seen below its level in {groups}"
     told = []
     for i in np.flatnonzero(fails.any(1)):
         j = int(p[i].argmin())
         size = "< 0.001" if p[i, j] < 1e-3 else f"= {p[i, j]:.1g}"
-        told.append(f"{coverage[i, j]:.3f} at level {level[j]:g} in bin {i + 1} (p {size})")
-    return f"coverage is too low in {fails.any(1).sum()} of {bins} bins by entropy, lowest first: {listed(told)}"
+        told.append(f"{coverage[i, j]:.3f} at level {level[j]:g} in group {i + 1} (p {size})")
+    return f"coverage is too low in {fails.any(1).sum()} of {groups}: {listed(told)}"

@@ -24,6 +24,10 @@ Array = NDArray[np.float64]
 
 #: A flat density is this many times paler than the darkest shade.
 FLAT = 5
+#: Shares of Scott's bandwidth that are tried; moons and rings need the smaller ones.
+SHARES = (0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
+#: The least bandwidth, in bins, and how many times wider it is in the tails at most.
+LEAST_WIDTH, WIDEST = 0.8, 2.5
 
 
 def posterior_1d(
@@ -243,19 +247,50 @@ def _level(density: Array) -> bool:
 
 
 def _smoothed(*samples: Array) -> tuple[list[Array], Array, bool]:
-    """Axes, a smoothed histogram of samples of one or two parameters, and whether it is flat up to noise.
-
-    The bandwidth is Silverman's, of two parameters half of it, not to close a moon.
-    """
+    """Axes, a smoothed histogram of samples of one or two parameters, and whether it is flat up to noise."""
     one, n = len(samples) == 1, len(samples[0])
-    counts, edges = np.histogramdd(np.stack(samples, -1), bins=200 if one else 120)
+    values = np.stack(samples, -1)
+    counts, edges = np.histogramdd(values, bins=200 if one else 120)
     spread = [v.std() for v in samples]
     if one:
         spread = [min(spread[0], np.subtract(*np.quantile(samples, [0.75, 0.25])) / 1.34) or spread[0] or 1.0]
-    factor, least = (0.9 * n**-0.2, 0.5) if one else (0.5 * n ** (-1 / 6), 0.8)
+    factor, least = (0.9 * n**-0.2, 0.5) if one else (0.5 * n ** (-1 / 6), LEAST_WIDTH)
     width = [max(factor * s / (e[1] - e[0]), least) for s, e in zip(spread, edges, strict=True)]
     density = gaussian_filter(counts, width, mode="reflect")
-    return [(e[:-1] + e[1:]) / 2 for e in edges], density, _noise(density, width)
+    flat = _noise(density, width)
+    if not flat:
+        density = _adaptive(counts, _best_width(values, edges, spread))
+    return [(e[:-1] + e[1:]) / 2 for e in edges], density, flat
+
+
+def _best_width(values: Array, edges: Sequence[Array], spread: Sequence[float]) -> list[float]:
+    """The bandwidth along each axis, in bins: the share of Scott's at which either half predicts the other best."""
+    # Draws that were resampled come twice, and would predict each other. The order stays: sorted halves are alike, too.
+    values = values[np.sort(np.unique(values, axis=0, return_index=True)[1])]
+    halves = [np.histogramdd(v, bins=edges)[0] for v in (values[::2], values[1::2])]
+    scott = np.array([s / (e[1] - e[0]) for s, e in zip(spread, edges, strict=True)])
+
+    def width(share: float, n: float) -> Array:
+        return np.maximum(share * scott * max(n, 1) ** (-1 / (4 + len(scott))), LEAST_WIDTH)
+
+    def score(share: float) -> float:
+        smooth = [gaussian_filter(h, width(share, len(values) / 2), mode="reflect") for h in halves]
+        told = [np.log(0.99 * s / max(s.sum(), 1) + 0.01 / s.size) for s in smooth]
+        return float((halves[1] * told[0]).sum() + (halves[0] * told[1]).sum())
+
+    return list(width(max(SHARES, key=score), len(values)))
+
+
+def _adaptive(counts: Array, width: Sequence[float]) -> Array:
+    """A histogram smoothed by these widths where samples are dense, by wider ones in the tails (Abramson's rule)."""
+    pilot = gaussian_filter(counts, width, mode="reflect")
+    typical = np.exp(np.average(np.log(np.maximum(pilot, 1e-12)), weights=counts))
+    wider = np.clip(np.sqrt(typical / np.maximum(pilot, 1e-12)), 1, WIDEST)
+    steps = np.rint(np.log(wider) / np.log(1.25))
+    density = np.zeros_like(counts)
+    for step in np.unique(steps[counts > 0]):
+        density += gaussian_filter(counts * (steps == step), [1.25**step * w for w in width], mode="reflect")
+    return density
 
 
 def _noise(density: Array, width: Sequence[float]) -> bool:

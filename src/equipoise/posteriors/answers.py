@@ -124,7 +124,9 @@ def one_observation(posterior: Posterior, x: Any) -> Tensor:
 
 def summary(posterior: Posterior, x: Any, n: int = 10_000, seed: int = 0) -> pandas.DataFrame:
     """See `Posterior.summary`."""
-    import pandas
+    from pandas import Index
+
+    from .tables import SummaryTable
 
     x, n = one_observation(posterior, x), whole_number("n", n, least=2)
     draws = posterior.sample((n,), x, seed=integer(seed, "summary"))
@@ -136,8 +138,8 @@ def summary(posterior: Posterior, x: Any, n: int = 10_000, seed: int = 0) -> pan
         low, high = theta.quantile(theta.new_tensor([(1 - level) / 2, (1 + level) / 2]), 0)
         columns |= {f"{level:.0%} low": low, f"{level:.0%} high": high}
     columns |= {"map": mode(posterior, x, draws, seed), "contraction": 1 - theta.var(0) / prior.var(0)}
-    index = pandas.Index(labels(posterior), name="parameter")
-    return pandas.DataFrame({name: value.cpu().numpy() for name, value in columns.items()}, index)
+    index = Index(labels(posterior), name="parameter")
+    return SummaryTable({name: value.cpu().numpy() for name, value in columns.items()}, index)
 
 
 @torch.no_grad()
