@@ -83,6 +83,18 @@ def test_heavy_tails_go_beyond_their_range_by_chance() -> None:
     assert describe_training(torch.zeros(5000, 1), normal, (1,))["heavy"] == [False]
 
 
+def test_a_few_of_many_observations_may_go_beyond(posterior: eq.Posterior) -> None:
+    """As simulations of counts do by chance. One in a wrong unit is told, however many there are."""
+    theta, x = pairs(200, seed=5)
+    beyond = 1.2 * x[:1].sign() * x.abs().amax(0)
+    posterior.log_prob(theta, torch.cat([beyond, x[1:]]))
+    with pytest.warns(UserWarning, match="5 of 200 observations lie far outside"):
+        posterior.log_prob(theta, torch.cat([2.5 * beyond.expand(5, -1), x[5:]]))
+    posterior.log_prob(theta, torch.cat([2.5 * beyond.expand(4, -1), x[4:]]))
+    with pytest.warns(UserWarning, match="1 of 200 observations lie far outside"):
+        posterior.log_prob(theta, torch.cat([1000 * beyond, x[1:]]))
+
+
 def test_pairs_of_training_do_not_judge(posterior: eq.Posterior) -> None:
     with pytest.warns(UserWarning, match="was trained on some of these pairs .* simulate new ones"):
         ds = eq.diagnose(posterior, *pairs(), samples=16, progress=False)

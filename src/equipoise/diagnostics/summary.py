@@ -175,7 +175,9 @@ def _reported(one: xr.Dataset) -> list[str]:
     lines = [row[0].ljust(width) + "".join(f"   {cell:>13}" for cell in row[1:]) for row in rows]
     misses = one["interval_coverage"] + TWO_SIDED * one["interval_coverage_se"] < one["report_level"]
     if one["verdict"] == OVERCONFIDENT and not bool(misses.any()):
-        lines.append("no interval of a single parameter is seen below its level; joint regions are too small")
+        region = one["region_coverage"] + TWO_SIDED * one["region_coverage_se"] < one["report_level"]
+        told = "joint regions are too small" if bool(region.any()) else "joint regions are too small at other levels"
+        lines.append(f"no interval of a single parameter is seen below its level; {told}")
     return lines
 
 

@@ -67,9 +67,10 @@ def posterior_gallery(results: xr.Dataset, task: str, *, figure: Figure | None =
     if exact is not None:
         tiles[0, len(shown)] = exact
     rows, columns = len(names.methods), len(shown) + (exact is not None)
-    side = min(1.15, (PAGE_WIDTH - 1.5) / columns, (PAGE_HEIGHT - 0.8) / rows)
-    figure = new_figure(figure, columns * side + 1.5, rows * side + 0.6)
+    side = min(1.15, (PAGE_WIDTH - 1.5) / columns, (PAGE_HEIGHT - 1.0) / rows)
+    figure = new_figure(figure, columns * side + 1.5, rows * side + 0.9)
     ax = figure.subplots()
+    ax.set_anchor("W")  # few tiles leave room at the right, beside the scale
     picture = _draw_tiles(ax, {at: t for at, t in tiles.items() if np.isfinite(t).any()}, rows, columns, window)
     bar = figure.colorbar(picture, ax=ax, shrink=0.25, aspect=14, pad=0.01, anchor=(0, 1), ticks=[-1, 0, 1, 2])
     bar.ax.set_yticklabels(["≤ 0.1", "1", "10", "≥ 100"], fontsize=7)

@@ -55,6 +55,11 @@ class Picture(NamedTuple):
     budget: int = 0
     view: str = ""
 
+    @property
+    def width(self) -> int:
+        """In CSS pixels; what is a little wider than a phone shrinks, and what is much wider scrolls."""
+        return int(self.svg.partition(' width="')[2].partition('"')[0])
+
 
 def draw_all(
     ds: xr.Dataset, tooltips: Mapping[tuple[str, str, int], str], progress: bool | None = None
