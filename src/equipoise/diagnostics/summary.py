@@ -7,6 +7,7 @@ __all__ = ["Summary", "summary"]
 import base64
 import html
 import io
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,8 @@ LEAST_LEAKAGE = 0.01
 MOST_ROWS = 7
 #: A gain of fewer nats than this is shown as 0.00, and is none whatever its error.
 LEAST_GAIN = 0.005
+#: Sentences are wrapped at so many columns.
+COLUMNS = 100
 #: Pairs for `calibrate`, and the nats that it cost with so many (Gaussian posteriors 10 to 40% too tight, D = 1 to 10).
 CALIBRATION_PAIRS, CALIBRATION_COST = 2000, "0.01 to 0.13"
 
@@ -89,11 +92,11 @@ def summary(ds: xr.Dataset) -> Summary:
         ...     rng.random((60, 1)),
         ...     prior=prior,
         ... )
-        >>> head, *_, learnt, last = summary(ds).splitlines()
-        >>> print(head)
-        posterior: inconclusive
-        >>> print(learnt)
-        posterior: the gain over the prior is indistinguishable from 0, as if nothing was learnt
+        >>> text = summary(ds)
+        >>> text.splitlines()[0]
+        'posterior: inconclusive'
+        >>> "posterior: the gain over the prior is indistinguishable from 0, as if nothing was learnt" in text
+        True
     """
     given, ds = ds, _without_copies(ds)
     members = [str(m) for m in ds["member"].values]
@@ -107,10 +110,16 @@ def summary(ds: xr.Dataset) -> Summary:
     delta = f"min({delta}, ½(1 - level))" if ds.attrs.get("tolerance", "level") == "level" else delta
     allowed = f"certified conservative allows {delta} below the level"
     lines.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
-    lines += [*_leaked(ds, members), *(f"note: {note}" for note in ds.attrs["notes"].splitlines() if note)]
-    told = Summary("\n".join([*lines, *_learnt(ds, verdicts), *_next(ds, verdicts, judged)]))
+    words = [*_leaked(ds, members), *(f"note: {note}" for note in ds.attrs["notes"].splitlines() if note)]
+    words += [*_learnt(ds, verdicts), *_next(ds, verdicts, judged)]
+    told = Summary("\n".join([*lines, *map(_wrapped, words)]))
     told.dataset = given
     return told
+
+
+def _wrapped(sentence: str) -> str:
+    """A sentence in lines of at most `COLUMNS`, those after the first indented."""
+    return textwrap.fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _without_copies(ds: xr.Dataset) -> xr.Dataset:
