@@ -129,6 +129,12 @@ def test_the_summary_ends_with_what_to_do(result: xr.Dataset):
     assert told(good, good, good, open_, more=np.inf) == []
 
 
+def test_notes_on_members_are_for_those_who_use_members(result: xr.Dataset):
+    ds = result.assign_attrs(notes="member 1 (97): no certificate\nthe mixture was drawn")
+    assert "note: the mixture was drawn" in summary(ds) and "member 1 (97)" not in summary(ds)
+    assert "note: member 1 (97): no certificate" in summary(ds.isel(member=[0, 1]))
+
+
 def test_networks_that_are_not_mixed_are_advised_one_by_one():
     theta, x = pairs(500, 2, seed=3)
     ds = diagnose(GaussianPosterior([0.5, 2.0, 0.6], 2), theta, x, samples=128, mixture=False)

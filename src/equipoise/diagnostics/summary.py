@@ -110,7 +110,10 @@ def summary(ds: xr.Dataset) -> Summary:
     delta = f"min({delta}, ½(1 - level))" if ds.attrs.get("tolerance", "level") == "level" else delta
     allowed = f"certified conservative allows {delta} below the level"
     lines.append(f"{ds.attrs['pairs']} pairs; {ds.attrs['ranks']}; {allowed}")
-    words = [*_leaked(ds, members), *(f"note: {note}" for note in ds.attrs["notes"].splitlines() if note)]
+    notes = [note for note in ds.attrs["notes"].splitlines() if note]
+    if judged == ["mixture"]:  # what single members lack is no matter of who samples from the mixture
+        notes = [note for note in notes if not note.startswith("member ")]
+    words = [*_leaked(ds, members), *(f"note: {note}" for note in notes)]
     words += [*_learnt(ds, verdicts), *_next(ds, verdicts, judged)]
     told = Summary("\n".join([*lines, *map(_wrapped, words)]))
     told.dataset = given
