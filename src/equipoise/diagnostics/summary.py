@@ -120,9 +120,9 @@ def summary(ds: xr.Dataset) -> Summary:
     return told
 
 
-def _wrapped(sentence: str) -> str:
+def _wrapped(sentence: str, indent: str = "  ") -> str:
     """A sentence in lines of at most `COLUMNS`, those after the first indented."""
-    return textwrap.fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(sentence, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _without_copies(ds: xr.Dataset) -> xr.Dataset:
@@ -156,7 +156,7 @@ def _verdict(one: xr.Dataset, member: str, verdict: str) -> list[str]:
     p = one["local_p_value"].values
     if np.isfinite(p).all():
         told = local_message(one["local_coverage"].values, p, one["local_level"].values, float(one.attrs["alpha"]))
-        lines.append(f"  local check: {told}")
+        lines.append(_wrapped(f"  local check: {told}", "    "))
     return lines
 
 
