@@ -176,6 +176,7 @@ def corner(
             ax.set_ylim(*limits[i])
         ax.set_xlim(*limits[j])
         ax.locator_params(nbins=3)  # four numbers of several digits would touch
+        ax.tick_params(labelsize="small")
         if i < dim - 1:
             ax.set(xlabel="", xticklabels=[])
         if 0 < j < i:
