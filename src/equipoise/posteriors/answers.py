@@ -139,7 +139,7 @@ def summary(posterior: Posterior, x: Any, n: int = 10_000, seed: int = 0) -> pan
         columns |= {f"{level:.0%} low": low, f"{level:.0%} high": high}
     columns |= {"map": mode(posterior, x, draws, seed), "contraction": 1 - theta.var(0) / prior.var(0)}
     index = Index(labels(posterior), name="parameter")
-    return SummaryTable({name: value.cpu().numpy() for name, value in columns.items()}, index)
+    return SummaryTable({name: value.double().cpu().numpy() for name, value in columns.items()}, index)
 
 
 @torch.no_grad()
