@@ -29,8 +29,8 @@ from equipoise.diagnostics.calibration import RULES
 from equipoise.diagnostics.local_check import local_check
 from equipoise.training.crossfit import out_of_fold
 from equipoise.training.settings import SMALL
-from frontier import OWN, PRIOR, TEMPERATURES, choose, judged, points_of
 from problems import PROBLEMS
+from temperatures import OWN, PRIOR, TEMPERATURES, choose, judged, points_of
 
 #: Slopes that are tried.
 SLOPES = (-0.4, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4)

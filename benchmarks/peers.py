@@ -8,7 +8,7 @@ Each fit runs in a process of its own. Measured are
 - CPU and wall seconds of the fit alone: not of imports, simulating and judging. CPU seconds include child processes.
 - the mean log posterior density of 2,000 fresh pairs, of single networks and of mixtures with equal weights. Densities
   are cut to the prior's support and renormalised, as sbi's `log_prob` and `sample` are.
-- the verdict on these pairs: of `eq.diagnose` for peers, from weighted points (`frontier.py`) for Equipoise.
+- the verdict on these pairs: of `eq.diagnose` for peers, from weighted points (`temperatures.py`) for Equipoise.
 
 sbi's NPE has its defaults (MAF or NSF, x z-scored, no embedding) and sees x flattened. lampe has no training loop:
 here its NPE trains a neural spline flow as in its tutorials (Adam at 1e-3, gradients clipped at 1, x and θ z-scored),
@@ -47,8 +47,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.support.randomness import integer, isolated
-from frontier import TEMPERATURES, judged, looked_at
 from problems import Problem, named, prior_entropy
+from temperatures import TEMPERATURES, judged, looked_at
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "results"))

@@ -1,8 +1,10 @@
-"""How conservative and how sharp the default of `eq.fit` is, from `frontier.nc` and `networks.csv`: tables. No torch.
+"""How conservative and how sharp the default of `eq.fit` is: tables. No torch.
 
-`benchmarks/frontier.py` writes the file, one line per problem, budget, run and way to use a fit. A posterior is
-*overconfident* if its fresh pairs reject "coverage ≥ level everywhere" at 5%, else *certified conservative* if they
-certify it at 5%, else *inconclusive*, as in `eq.diagnose`.
+The default as users get it comes from the grids `frontier`, `frontier_series` and `frontier_untuned`. What it is
+compared with, and other rules for the temperature, come from `temperatures.nc`, which `benchmarks/temperatures.py`
+writes: one line per problem, budget, run and way to use a fit. A posterior is *overconfident* if its fresh pairs reject
+"coverage ≥ level everywhere" at 5%, else *certified conservative* if they certify it at 5%, else *inconclusive*, as in
+`eq.diagnose`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ __all__ = [
     "WAYS",
     "Used",
     "chosen",
+    "default_fits",
+    "fits_of",
     "frontier_table",
+    "local_table",
     "methods_table",
     "networks_table",
     "raw",
@@ -33,10 +38,12 @@ import xarray as xr
 
 from equipoise.plots.settings import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT
 from equipoise.plots.style import VERDICTS
-from formats import table
-from reading import HERE, TASKS, Missing
+from formats import signed, table
+from reading import HERE, TASKS, Missing, opened
 
 LEVEL = 0.05
+#: The grids of the default.
+GRIDS = ("frontier", "frontier_series", "frontier_untuned")
 #: Problems in the order of the tables.
 PROBLEMS = {
     **TASKS,
@@ -93,10 +100,10 @@ class Used:
 
 
 def read(folder: Path = HERE) -> xr.Dataset:
-    """Every line of the study."""
-    file = folder / "frontier.nc"
+    """Every line of the study of temperatures."""
+    file = folder / "temperatures.nc"
     if not file.exists():
-        raise Missing("`results/frontier.nc` is not there")
+        raise Missing("`results/temperatures.nc` is not there")
     with xr.open_dataset(file, engine="h5netcdf") as ds:
         return ds.load()
 
@@ -114,6 +121,33 @@ def used(ds: xr.Dataset, way: str, choose: Callable[[xr.Dataset], float]) -> lis
         nats, lost = float(log_prob[k]) - prior, float(log_prob[-1] - log_prob[k])
         found.append(Used(name, budget, run, way, float(ds["t"].values[k]), verdict, nats, lost, auc, dip))
     return found
+
+
+def default_fits(folder: Path = HERE) -> tuple[list[Used], list[Used]]:
+    """The fits of the default in its grids, before and after tempering."""
+    both: tuple[list[Used], list[Used]] = [], []
+    for name in GRIDS:
+        ds = opened(name, folder).ds
+        ds = ds.isel(method=ds["method"].values.tolist().index("calibrated"))
+        for t, b, r in zip(*np.nonzero(np.isfinite(ds["coverage_auc"].values)), strict=True):
+            cell = ds.isel(task=t, budget=b, run=r)
+            problem = str(cell["task"].item()).partition("problem=")[2].rstrip("]") or str(cell["task"].item())
+            which = problem, int(cell["budget"]), int(r), "calibrated"
+            top = float(cell["untempered_nominal_log_prob"])
+            for found, start, temperature in zip(
+                both, ("untempered_", ""), (1.0, float(cell["temperature"])), strict=True
+            ):
+                log_prob = float(cell[f"{start}nominal_log_prob"])
+                numbers = log_prob - float(cell["prior_log_prob"]), top - log_prob, float(cell[f"{start}coverage_auc"])
+                dip = float((cell["level"] - cell[f"{start}coverage"]).max())
+                found.append(Used(*which, temperature, str(cell[f"{start}verdict"].item()), *numbers, dip))
+    return both
+
+
+def fits_of(ways: Sequence[tuple[str, bool]], folder: Path = HERE) -> list[list[Used]]:
+    """The fits of some ways: the default's from its grids, the others' from the study of temperatures."""
+    ds, own = read(folder), default_fits(folder)
+    return [own[tempered] if way == "calibrated" else used(ds, way, raw) for way, tempered in ways]
 
 
 def raw(line: xr.Dataset) -> float:
@@ -152,18 +186,19 @@ def _cell(fits: Sequence[Used]) -> str:
 
 def frontier_table(folder: Path = HERE) -> str:
     """Verdicts and nats over the prior: problems and budgets × ways."""
-    ds = read(folder)
-    by_way = [used(ds, way, chosen if tempered else raw) for way, tempered, _ in WAYS]
+    by_way = fits_of([way[:2] for way in WAYS], folder)
     cells = sorted({(f.problem, f.budget) for fits in by_way for f in fits}, key=lambda c: (_place(c[0]), c[1]))
     rows = []
     for problem, budget in cells:
         mine = [[f for f in fits if (f.problem, f.budget) == (problem, budget)] for fits in by_way]
         lost = [f.lost for f in mine[1]]
-        rows.append([PROBLEMS.get(problem, problem), f"{budget:,}", *map(_cell, mine), f"{np.mean(lost):.2f}"])
+        rows.append(
+            [PROBLEMS.get(problem, problem), f"{budget:,}", *map(_cell, mine), f"{np.mean(lost):.2f}" if lost else "–"]
+        )
     before, after = by_way[:2]
     losses = [f.lost for f in after]
     head = ["problem", "simulations", *(words for _, _, words in WAYS), "nats lost to tempering"]
-    fresh = sorted({int(n) for n in ds["pairs"].values})
+    fresh = sorted({int(opened(name, folder).ds["pairs"]) for name in GRIDS})
     counts = [counted(fits, "/") for fits in (before, after)]
     dips = [max(f.dip for f in fits) for fits in (before, after)]
     note = (
@@ -177,10 +212,9 @@ def frontier_table(folder: Path = HERE) -> str:
 
 def methods_table(folder: Path = HERE, budgets: tuple[int, ...] = (1024, 4096)) -> str:
     """Nats over the prior on the vector tasks, and how many fits are overconfident: what a method costs."""
-    ds = read(folder)
     rows = []
-    for way, tempered, words, advice in METHODS:
-        fits = used(ds, way, chosen if tempered else raw)
+    found = fits_of([way[:2] for way in METHODS], folder)
+    for (_, _, words, advice), fits in zip(METHODS, found, strict=True):
         fits = [f for f in fits if f.problem in PLANE and f.budget in budgets]
         cells = [[[f.nats for f in fits if (f.problem, f.budget) == (task, b)] for b in budgets] for task in PLANE]
         nats = [", ".join(f"{np.mean(c):.2f}" if c else "–" for c in task) for task in cells]
@@ -223,6 +257,26 @@ def rules_table(folder: Path = HERE) -> str:
         "nats lost",
         "deepest dip",
     ]
+    return table(head, rows)
+
+
+def local_table(folder: Path = HERE) -> str:
+    """What a temperature that depends on x changes, by problem."""
+    file = folder / "local-temperature.csv"
+    if not file.exists():
+        raise Missing("`results/local-temperature.csv` is not there")
+    with file.open(encoding="utf-8", newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    rows = []
+    for problem in sorted({line["problem"] for line in lines}, key=_place):
+        mine = [
+            {k: float(v) for k, v in line.items() if k != "problem"} for line in lines if line["problem"] == problem
+        ]
+        gain = [line["local log_prob"] - line["one log_prob"] for line in mine]
+        worst = [min(line[f"{way} worst_bin"] for line in mine) for way in ("one", "local")]
+        slopes = ", ".join(f"{line['slope']:g}".replace("-", "−") for line in mine)
+        rows.append([PROBLEMS[problem], slopes, signed(float(np.mean(gain))), *(f"{w:.3f}" for w in worst)])
+    head = ["problem", "slope b of each fit", "nats gained", "lowest coverage at 0.95 in a bin, one t", "t(x)"]
     return table(head, rows)
 
 

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from scipy import stats
 
-from conservative import PLANE, WAYS, chosen, raw, read, used
+from conservative import PLANE, WAYS, fits_of
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from equipoise.plots.style import DASHED, GREY, HUES, INK, PAPER, VERDICTS
 from reading import HERE, TASKS, opened
@@ -37,10 +37,9 @@ def frontier(folder: Path = HERE) -> Figure:
 
     The dashed line is NPE in the paper's protocol.
     """
-    ds, paper = read(folder), opened("paper", folder)
+    paper, by_way = opened("paper", folder), fits_of([way[:2] for way in WAYS], folder)
     figure = Figure(figsize=(6.9, 3.1), layout="constrained")
     grid = figure.subplots(1, len(PLANE), sharey=True)
-    by_way = [used(ds, way, chosen if tempered else raw) for way, tempered, _ in WAYS]
     for ax, task in zip(grid, PLANE, strict=True):
         best = float(paper.ds["expected_log_prob"].sel(task=task) - paper.ds["prior_log_prob"].sel(task=task))
         single = [s for s in paper.each([task], ["npe"], paper.budgets) if 1024 <= s.budget <= 16384]

@@ -20,7 +20,7 @@ from pathlib import Path
 from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
 from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
-from conservative import frontier_table, methods_table, networks_table, rules_table, schedules_table
+from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from estimates import bnre_on_slcp, judged_twice, rolls, toy, trained
 from formats import counted, ranged, table
@@ -162,6 +162,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "cost": cost,
         "cost-stacks": cost_of_stacks,
         "frontier": frontier_table,
+        "local": local_table,
         "methods": methods_table,
         "rules": rules_table,
         "networks": networks_table,

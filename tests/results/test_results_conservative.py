@@ -57,15 +57,20 @@ def test_the_rule_of_the_study_is_the_one_that_was_stored() -> None:
     assert [f.t for f in stored] == [f.t for f in again]
 
 
-def test_readme_counts_the_fits_of_the_study() -> None:
-    ds = conservative.read()
-    counts = [
-        sum(f.verdict == CERTIFIED for f in conservative.used(ds, "calibrated", choose))
-        for choose in (conservative.raw, conservative.chosen)
-    ]
-    fits = int((ds["way"] == "calibrated").sum())
-    words = f"of {fits} fits, {counts[0]} were certified before and {counts[1]} after"
+def test_readme_counts_the_fits_of_the_default() -> None:
+    before, after = conservative.default_fits()
+    counts = [sum(f.verdict == CERTIFIED for f in fits) for fits in (before, after)]
+    words = f"of {len(after)} fits, {counts[0]} were certified before and {counts[1]} after"
     assert words in " ".join((reading.HERE.parent / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_the_goals_of_the_default_are_met() -> None:
+    before, after = conservative.default_fits()
+    assert np.mean([f.verdict == CERTIFIED for f in after]) >= 0.95
+    assert max(f.dip for f in after) < 0.02 and np.median([f.lost for f in after]) < 0.1
+    assert all(f.lost == 0 and f.t == 1 for f in before)
+    untuned = [f for f in after if f.problem in ("survey", "switch", "linear", "curved")]
+    assert len(untuned) == 40 and all(f.verdict == CERTIFIED for f in untuned)
 
 
 def test_coverage_and_score_of_the_gaussian_example_are_those_of_numbers() -> None:

@@ -1,8 +1,8 @@
-"""How conservative and how sharp: the default of `eq.fit`, its parts, and what it is compared with.
+"""Every temperature of the default of `eq.fit` and of its parts, and what it is compared with.
 
-    python benchmarks/frontier.py OUT.csv [--problems NAMES] [--budgets N,…] [--runs R,…] [--methods M,…]
+    python benchmarks/temperatures.py OUT.csv [--problems NAMES] [--budgets N,…] [--runs R,…] [--methods M,…]
                                   [--device D] [--pairs N] [--seconds S]
-    python benchmarks/frontier.py OUT.nc --join A.csv B.csv …
+    python benchmarks/temperatures.py OUT.nc --join A.csv B.csv …
 
 One line per fit and way to use it. Every temperature t is looked at, for the pairs the fit was made from (out of fold)
 and for fresh ones, so that rules for t can be compared afterwards: columns `p_over@t` and `p_cert@t` of both, and of
