@@ -146,7 +146,7 @@ def default_fits(folder: Path = HERE) -> tuple[list[Used], list[Used]]:
 
 def fits_of(ways: Sequence[tuple[str, bool]], folder: Path = HERE) -> list[list[Used]]:
     """The fits of some ways: the default's from its grids, the others' from the study of temperatures."""
-    ds, own = read(folder), default_fits(folder)
+    own, ds = default_fits(folder), read(folder)
     return [own[tempered] if way == "calibrated" else used(ds, way, raw) for way, tempered in ways]
 
 

@@ -37,7 +37,7 @@ def frontier(folder: Path = HERE) -> Figure:
 
     The dashed line is NPE in the paper's protocol.
     """
-    paper, by_way = opened("paper", folder), fits_of([way[:2] for way in WAYS], folder)
+    by_way, paper = fits_of([way[:2] for way in WAYS], folder), opened("paper", folder)
     figure = Figure(figsize=(6.9, 3.1), layout="constrained")
     grid = figure.subplots(1, len(PLANE), sharey=True)
     for ax, task in zip(grid, PLANE, strict=True):
