@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
-from equipoise.networks import Flat, Network, UserNetwork, matmul_precision
+from equipoise.networks import Flat, Flow, Network, UserNetwork, matmul_precision
 from equipoise.support.devices import fixed_threads
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
@@ -49,6 +49,8 @@ SMALL = 1e8
 #: And of fewer than so many times that, they are not compiled: five flows with three layers of 96, as `eq.fit` trains
 #: them, have up to 1.6e8; five with three layers of 256 have 7e8.
 COMPILED_FROM = 3.0
+#: Where nothing is compiled, at most so many pairs are validated at once.
+PIECE = 512
 #: How many of the last epochs say how long the next will take.
 RECENT = 10
 
@@ -66,6 +68,7 @@ class StackInputs:
     state: MemberState  # all members before the first step, on the CPU
     data: Data
     rows: tuple[Tensor, Tensor]  # those that train and those that validate, as in `Batches`
+    embedded: bool = False  # whether the data hold the features of x in its place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,7 @@ def train_stack(
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
     small = _small(inputs, plan)
-    large = not _small(inputs, plan, COMPILED_FROM)
+    large = not _small(inputs, plan, COMPILED_FROM) and not _by_hand(inputs, len(plan.rolled))
     undecided = settings.compile is None and plan.program.fast is None and large and compiler_available(device)
     inputs.network.embedding.prepare(device)
     all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
@@ -195,13 +198,15 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         batch=batch,
         sizes=sizes,
         least=least,
+        # Nothing new has to be compiled where a piece is as large as a batch.
+        piece=-(-validation // -(-validation // PIECE)) if _by_hand(inputs, rolls) and not settings.compile else batch,
         rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
 
 
 def _program(inputs: StackInputs, compiled: bool | None) -> Program:
     kinds, rolls = objective_kinds(inputs.objectives)[0], max(map(rolls_needed, inputs.objectives))
-    return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device)
+    return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device, inputs.embedded)
 
 
 def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
@@ -212,6 +217,13 @@ def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
     products = inputs.state.weights.numel() * plan.batch * len(plan.rolled)
     flat = isinstance(inputs.network.embedding, Flat) and not isinstance(inputs.network, UserNetwork)
     return flat and products < times * SMALL and inputs.data.device.type == "cpu"
+
+
+def _by_hand(inputs: StackInputs, rolls: int) -> bool:
+    """Whether the gradient of the log-ratio is computed by `networks.flow_gradient`, which is not compiled."""
+    network = inputs.network
+    single = inputs.state.weights.dtype == torch.float32
+    return inputs.embedded and rolls == 1 and single and isinstance(network, Flow) and network.univariate == "spline"
 
 
 def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int, int]:
@@ -282,8 +294,8 @@ def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor,
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
     n, kinds = plan.rolled.shape[1], plan.program.kinds
     pieces = [
-        log_ratios(plan.program, state.judged, *batches.validation_batch(low, plan.rolled))
-        for low in range(0, n, plan.batch)
+        log_ratios(plan.program, state.judged, *batches.validation_batch(low, plan.piece, plan.rolled))
+        for low in range(0, n, plan.piece)
     ]
     h = torch.cat(pieces, dim=2)[:, :, :n]
     if plan.settings.validation == "whole":
