@@ -15,7 +15,7 @@ where SELU' is the scale for a > 0, and else a + scale · α. `spline_kernels` h
 
 from __future__ import annotations
 
-__all__ = ["Shape", "log_ratio"]
+__all__ = ["Shape", "log_ratio", "release"]
 
 import math
 from typing import Any, ClassVar, NamedTuple
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     dim: int
     bins: int
     normal: bool
-    layers: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    layers: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def log_ratio(shape: Shape, weights: Tensor, u: Tensor, offset: Tensor, features: Tensor) -> Tensor:
@@ -56,8 +56,13 @@ def log_ratio(shape: Shape, weights: Tensor, u: Tensor, offset: Tensor, features
         offset: with shape `(M, B)`.
         features: of x, with shape `(M, B, C)`.
     """
-    found: Tensor = _LogRatio.apply(weights, u, features, shape)  # type: ignore[no-untyped-call]
+    found: Tensor = _LogRatio.apply(weights, u, features, shape)
     return found + offset
+
+
+def release() -> None:
+    """Free the memory that is kept for the next step."""
+    _Room.free.clear()
 
 
 class _LogRatio(torch.autograd.Function):
@@ -73,7 +78,7 @@ class _LogRatio(torch.autograd.Function):
         return ratio
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         (weights,), room = ctx.saved_tensors, ctx.room
         if room is None:
@@ -100,9 +105,9 @@ class _Room:
         sizes: members, points and features.
     """
 
-    #: Rooms that nobody uses, of the latest sizes alone.
+    #: Rooms that nobody uses, of at most so many sizes.
     free: ClassVar[dict[tuple[Any, ...], list[_Room]]] = {}
-    MOST = 8
+    MOST: ClassVar[int] = 8
 
     def __init__(self, shape: Shape, sizes: tuple[int, ...]) -> None:
         (members, batch, _), dim = sizes, shape.dim
@@ -129,7 +134,7 @@ class _Room:
     def leave(self) -> None:
         """Let another step use it."""
         if self.key not in self.free and len(self.free) >= self.MOST:
-            self.free.pop(next(iter(self.free)), None)
+            self.free.clear()
         self.free.setdefault(self.key, []).append(self)
 
 
@@ -140,12 +145,12 @@ class _Cut:
         self.flat, self.array, self.origin = flat, flat.numpy(), flat.storage_offset()
         self.members, self.stride = flat.shape[0], flat.stride(0)
 
-    def weight(self, layer: tuple[int, int, int, int]) -> Tensor:
+    def weight(self, layer: tuple[int, ...]) -> Tensor:
         """Of a layer, with shape `(M, O, I)`."""
         at, _, outputs, inputs = layer
         return self.flat.as_strided((self.members, outputs, inputs), (self.stride, inputs, 1), self.origin + at)
 
-    def bias(self, layer: tuple[int, int, int, int]) -> np.ndarray:
+    def bias(self, layer: tuple[int, ...]) -> np.ndarray:
         """Of a layer, with shape `(M, O)`, as an array."""
         return self.array[:, layer[1] : layer[1] + layer[2]]
 
@@ -357,12 +362,12 @@ def _splines_back(
 
 @fused
 def _slopes_back(value: Any, s: Any, cotangents: Any, log_cotangents: Any, g: Any, to_points: Any) -> None:
-    """The gradients of `spline_kernels` in the bin that s describes: to points, and into g, `(8, ·)`, those to shares of
-    the width before the bin, of the bin and after it; the same for heights; and to both slopes.
+    """The gradients of `spline_kernels` in the bin that s describes: to points, and into g, `(8, ·)`, those to shares
+    of the width before the bin, of the bin and after it; the same for heights; and to both slopes.
     """
     x0, w, y0, h, d0, d1, unit_w, unit_h = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
     for i in range(len(value)):
-        v, a, l = float(value[i]), float(cotangents[i]), float(log_cotangents[i])
+        v, a, b = float(value[i]), float(cotangents[i]), float(log_cotangents[i])
         inside = (v > -BOUND) & (v <= BOUND)
         over_w = 1 / w[i]
         rise, t = h[i] * over_w, (v - x0[i]) * over_w
@@ -371,17 +376,17 @@ def _slopes_back(value: Any, s: Any, cotangents: Any, log_cotangents: Any, g: An
         part = (rise * t * t + d0[i] * m) * q
         inner = 2 * rise * m + d0[i] * u * u + d1[i] * t * t
         over = 1 / inner
-        to_t = a * h[i] * rise * inner * q * q + l * (
+        to_t = a * h[i] * rise * inner * q * q + b * (
             2 * (rise * (u - t) - d0[i] * u + d1[i] * t) * over - 2 * bend * (u - t) * q
         )
-        to_s = a * h[i] * (t * t - part * (1 - 2 * m)) * q + 2 * l * (1 / rise + m * over - (1 - 2 * m) * q)
+        to_s = a * h[i] * (t * t - part * (1 - 2 * m)) * q + 2 * b * (1 / rise + m * over - (1 - 2 * m) * q)
         to_points[i] = to_t * over_w if inside else a
         before_w, here_w = -to_t * over_w, -(to_s * rise + to_t * t) * over_w
         here_h = a * part + to_s * over_w
         mean_w = (before_w * (x0[i] + BOUND) + here_w * w[i]) / (2 * BOUND)
         mean_h = (a * (y0[i] + BOUND) + here_h * h[i]) / (2 * BOUND)
-        to_d0 = a * h[i] * m * (1 - part) * q + l * (u * u * over - 2 * m * q)
-        to_d1 = -a * h[i] * m * part * q + l * (t * t * over - 2 * m * q)
+        to_d0 = a * h[i] * m * (1 - part) * q + b * (u * u * over - 2 * m * q)
+        to_d1 = -a * h[i] * m * part * q + b * (t * t * over - 2 * m * q)
         g[0, i] = (before_w - mean_w) * unit_w[i] if inside else 0.0
         g[1, i] = (here_w - mean_w) * unit_w[i] if inside else 0.0
         g[2, i] = -mean_w * unit_w[i] if inside else 0.0

@@ -10,10 +10,11 @@ are not compiled.
 
 from __future__ import annotations
 
-__all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
+__all__ = ["OnEpoch", "StackInputs", "Trained", "needs_one_thread", "train_stack"]
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -89,11 +90,16 @@ def train_stack(
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
     label: str = "training",
+    stop: threading.Event | None = None,
 ) -> Trained:
-    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here."""
+    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here.
+
+    `stop` is given to stacks that train at once, each on a thread of its own: where it is set, the training is
+    interrupted after its epoch.
+    """
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
-    small = _small(inputs, plan)
+    small = _small(inputs, plan) or stop is not None
     large = not _small(inputs, plan, COMPILED_FROM) and not _by_hand(inputs, len(plan.rolled))
     undecided = settings.compile is None and plan.program.fast is None and large and compiler_available(device)
     inputs.network.embedding.prepare(device)
@@ -171,10 +177,17 @@ def train_stack(
                     plan = dataclasses.replace(plan, program=_program(inputs, True))
                 if checkpoint is not None and checkpoint.due() and bool(active.any()):
                     save(present, state, epoch)
+                if stop is not None and stop.is_set():
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         if checkpoint is not None:
             save(*complete)
         raise
+    finally:
+        if _by_hand(inputs, len(plan.rolled)):
+            from equipoise.networks import flow_gradient  # compiles
+
+            flow_gradient.release()
     save(present, state, epoch)
     return Trained(all_members, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
 
@@ -217,6 +230,12 @@ def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
     products = inputs.state.weights.numel() * plan.batch * len(plan.rolled)
     flat = isinstance(inputs.network.embedding, Flat) and not isinstance(inputs.network, UserNetwork)
     return flat and products < times * SMALL and inputs.data.device.type == "cpu"
+
+
+def needs_one_thread(inputs: StackInputs, settings: Settings) -> bool:
+    """Whether a stack trains as fast on one thread, so that others can train at the same time."""
+    plan = _plan(inputs, settings)
+    return _by_hand(inputs, len(plan.rolled)) and _small(inputs, plan, COMPILED_FROM) and not settings.compile
 
 
 def _by_hand(inputs: StackInputs, rolls: int) -> bool:

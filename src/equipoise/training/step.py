@@ -255,7 +255,7 @@ def program_for(
         weights: Tensor, code: Tensor, x: Tensor, kind: Tensor, strength: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of the members' losses, the losses and the balance terms."""
-        rolled = torch.stack([code.roll(r, 1) for r in range(rolls)], dim=1)
+        rolled = code.unsqueeze(1) if rolls == 1 else torch.stack([code.roll(r, 1) for r in range(rolls)], dim=1)
         loss, balance = objective_terms(ratios(weights, rolled, x), kinds, kind, strength)
         return loss.sum(), loss, balance
 
