@@ -1,4 +1,4 @@
-"""The stacks of a fit, one after the other or, where each needs one thread of a CPU, at once.
+"""Stacks that train at once, each on a thread of its own.
 
 Two architectures cannot share a matrix product. Their small stacks would each leave all cores but one idle, so they
 train in threads: what they compute is in compiled code, which other threads need not wait for. A member is the same to
@@ -7,66 +7,60 @@ the last bit either way, since a small stack always computes with one thread.
 
 from __future__ import annotations
 
-__all__ = ["Job", "train_all"]
+__all__ = ["Job", "trained_at_once"]
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from .loop import StackInputs, Trained, needs_one_thread
+from .loop import StackInputs, Trained, needs_one_thread, train_stack
 from .settings import Settings
 
 
 class Job(NamedTuple):
-    """The training of one stack: `run` takes what is left of `train_stack`'s arguments."""
+    """What `train_stack` is given for one stack: inputs, and further arguments by name."""
 
     inputs: StackInputs
-    run: Callable[..., Trained]
+    options: dict[str, Any]
 
 
-def train_all(make: Callable[[int], Job], number: int, settings: Settings, progress: bool | None) -> list[Trained]:
-    """Train all stacks.
+def trained_at_once(
+    job: Callable[[int], Job], number: int, settings: Settings, progress: bool | None
+) -> list[Trained] | None:
+    """All stacks, trained in threads; None where they had better train one after the other.
+
+    The first shows its progress. An error or an interrupt stops the others after an epoch.
 
     Arguments:
-        make: the job of stack number k. On a GPU, and for large networks, it is called when it is its turn, so that
-            two stacks are never in memory.
-        number: of stacks.
+        job: from the number of a stack to what it is trained from.
+        number: how many stacks there are.
         settings: of the training.
         progress: False for silence.
     """
-    if number == 1:
-        return [make(0).run(progress=progress)]
-    first, threads = make(0), torch.get_num_threads()
-    reports = first.run.keywords["on_epoch"] is not None  # type: ignore[attr-defined]  # in the thread of the caller
-    if threads > 1 and not reports and needs_one_thread(first.inputs, settings):
-        jobs = [first, *(make(k) for k in range(1, number))]
-        if all(needs_one_thread(job.inputs, settings) for job in jobs):
-            return _at_once(jobs, min(threads, number), progress)
-        del jobs
-    found = []
+    if torch.get_num_threads() == 1:
+        return None
+    jobs = []
     for k in range(number):
-        job = first if k == 0 else make(k)
-        found.append(job.run(progress=progress, label=f"training stack {k + 1} of {number}"))
-        del job
-    return found
-
-
-def _at_once(jobs: list[Job], threads: int, progress: bool | None) -> list[Trained]:
-    """All jobs in threads. The first shows its progress; an error or an interrupt stops the others after an epoch."""
+        jobs.append(job(k))
+        if not needs_one_thread(jobs[-1].inputs, settings):
+            return None
     stop, before = threading.Event(), torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(min(before, number)) as pool:
             waiting = [
                 pool.submit(
-                    job.run,
+                    train_stack,
+                    inputs,
+                    settings,
                     progress=progress if k == 0 else False,
-                    label=f"training {len(jobs)} stacks at once",
+                    label=f"training {number} stacks at once",
                     stop=stop,
+                    **options,
                 )
-                for k, job in enumerate(jobs)
+                for k, (inputs, options) in enumerate(jobs)
             ]
             try:
                 done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
