@@ -66,7 +66,7 @@ class Points(NamedTuple):
 
 
 #: For every temperature, and for those from `NEAR_ONE` on.
-EVERYWHERE, NEAR = Points(384, 128, 96, (0.02, 0.045, 0.1, 0.2, 0.4, 0.7, 1.0)), Points(128, 64)
+EVERYWHERE, NEAR = Points(384, 128, 96, (0.02, 0.045, 0.1, 0.2, 0.4, 0.7, 1.0)), Points(256, 64)
 NEAR_ONE = 0.5
 #: So many out-of-fold pairs choose a temperature at most; more would not move it.
 MOST_PAIRS = 8192
