@@ -40,8 +40,9 @@ from .step import Plan, Program, compiler_available, log_ratios, program_for, st
 
 #: Epochs between two checks of which members are still training; each of which makes a GPU wait.
 CHECK_EVERY = {"cpu": 1, "cuda": 5}
-#: The stack is made smaller once less than this share of it is still training. A GPU would record its graphs again.
-SHRINK_BELOW = {"cpu": 1.0, "cuda": 0.8}
+#: The stack is made smaller once this share of it, or less, is still training; on a CPU, which records no graphs, once
+#: a member has stopped.
+SHRINK_AT = 0.75
 #: The seconds that compiling a step takes, and the share of a step's time that it saves: on two cores, and on an H200.
 COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
 #: On a CPU steps of fewer multiplications than this are computed by one thread: five spline flows with two layers of
@@ -135,7 +136,8 @@ def train_stack(
         with current, matmul_precision(settings.tf32), fixed_threads(1) if small else nullcontext(), bar:
             bar.advance(0)
             while bool(active.any()) and epoch < settings.epochs:
-                leaving = int(active.sum()) < SHRINK_BELOW.get(device.type, 0.8) * len(active)
+                alive, most = int(active.sum()), len(active)
+                leaving = alive < most if device.type == "cpu" else alive <= SHRINK_AT * most
                 if leaving:
                     all_members.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
