@@ -165,7 +165,7 @@ def our_step(
     trainable = net.layout.trainable.to(device, flat.dtype).unsqueeze(0)
     sizes = (BATCH,) * (data.n // BATCH)
     rows = torch.arange(data.n, device=device).unsqueeze(0)
-    plan = Plan(program, PAPER, trainable, BATCH, sizes, least, rolled=rows)
+    plan = Plan(program, PAPER, trainable, BATCH, sizes, least, piece=BATCH, rolled=rows)
     net.embedding.prepare(device)
     batches = Batches(data, (rows, rows), state, BATCH)
     batches.shuffle(0)

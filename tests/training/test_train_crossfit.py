@@ -67,8 +67,8 @@ def test_a_member_trains_on_all_but_its_fold_and_is_validated_by_that(
         torch.testing.assert_close(code, self.data.code_batch(self.state.code_set, (256 * found[..., 0]).long()))
         return code, found
 
-    def validated(self: Batches, low: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
-        code, found = validate(self, low, rolled)
+    def validated(self: Batches, low: int, size: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
+        code, found = validate(self, low, size, rolled)
         numbers(found, judged)
         torch.testing.assert_close(code[:, 0], self.data.code_batch(self.state.code_set, (256 * found[..., 0]).long()))
         return code, found

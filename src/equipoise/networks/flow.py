@@ -31,6 +31,7 @@ __all__ = ["INITS", "STARTS", "Flow"]
 import dataclasses
 import math
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -203,6 +204,28 @@ class Flow(Network):
             u, log_slopes = UNIVARIATE[self.univariate].forward(u, self._numbers(p, t, u, shared), self.bins)
             offset = offset + log_slopes.sum(-1)
         return offset + self._log_base(u)
+
+    def stack_ratio(self, flat: Tensor, code: Tensor, x: Tensor, embedded: bool = False) -> Tensor:
+        single = code.ndim == 4 and code.shape[1] == 1 and self.univariate == "spline" and flat.dtype == torch.float32
+        if not (embedded and single and plain_on_cpu(flat, x)):
+            return super().stack_ratio(flat, code, x, embedded)
+        from .flow_gradient import log_ratio
+
+        code, x = (t.expand(len(flat), *t.shape[1:]) for t in (code.squeeze(1), x))
+        return log_ratio(self._places, flat, code[..., : self.dim], code[..., self.dim], x).unsqueeze(1)
+
+    @cached_property
+    def _places(self) -> Any:
+        """Where the weights lie in a row of the buffer, as `flow_gradient` needs it."""
+        from .flow_gradient import Shape
+
+        starts = dict(zip(self.layout.shapes, accumulate(self.layout.padded, initial=0), strict=False))
+        names = [[f"flow.{t}.{i}" for i in range(len(self.hidden) + 1)] for t in range(self.transforms)]
+        layers = (
+            tuple((starts[f"{n}.weight"], starts[f"{n}.bias"], *self.layout.shapes[f"{n}.weight"]) for n in hyper)
+            for hyper in names
+        )
+        return Shape(self.dim, self.bins, self.start != "prior_base", tuple(layers))
 
     def sample(self, p: StackedWeights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """θ and its log-ratio from base noise.

@@ -131,6 +131,14 @@ class Network(ABC):
         """Features with shape `(M, N, C)` from observations with shape `(M or 1, N, *x_shape)`."""
         return self.embedding(p, x)
 
+    def stack_ratio(self, flat: Tensor, code: Tensor, x: Tensor, embedded: bool = False) -> Tensor:
+        """Log-ratios `(M, *S, N)` of codes `(M or 1, *S, N, E)` with the weights in a buffer `(M, P)`.
+
+        `x` are observations `(M or 1, N, *x_shape)` or, if `embedded`, their features `(M or 1, N, C)`.
+        """
+        p = self.layout.cut(flat)
+        return self.ratio(p, code, x.expand(len(flat), -1, -1) if embedded else self.embed(p, x))
+
     def log_ratio(self, p: StackedWeights, theta: Tensor, x: Tensor) -> Tensor:
         """Log-ratios `(M, *S, N)` of θ `(*S, N, D)` and x `(N, *x_shape)`, the same for all members."""
         return self.ratio(p, self.encode(theta).unsqueeze(0), self.embed(p, x.unsqueeze(0)))

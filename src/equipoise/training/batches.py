@@ -109,19 +109,18 @@ class Batches:
         x = self._arrived if self.data.stream else self.data.x_batch(self.state.data_set, rows)
         return self.data.code_batch(self.state.code_set, rows), x
 
-    def validation_batch(self, low: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
+    def validation_batch(self, low: int, size: int, rolled: Tensor) -> tuple[Tensor, Tensor]:
         """Codes `(M or 1, R, size, E)` and x `(M or 1, size, *x_shape)` of the validation pairs from `low` on.
 
-        `rolled`, `(R, V)`, says which pair's θ stands in each place. Every piece has the training batch's shape, so
-        that nothing new has to be compiled: the last wraps around.
+        `rolled`, `(R, V)`, says which pair's θ stands in each place. All pieces have one size: the last wraps around.
         """
         state, n = self.state, rolled.shape[1]
-        places = torch.arange(low, low + self.size, device=rolled.device) % n
+        places = torch.arange(low, low + size, device=rolled.device) % n
         theta = self._validation[state.fold[self._one_code, None, None], rolled[:, places]]
         code = self.data.code_batch(state.code_set[self._one_code], theta.flatten(1)).unflatten(1, theta.shape[1:])
         if self.data.stream:  # the host reads, and need not ask the device what
             which, fold, table = self._data_set, self._fold, self._validation_reads
-            places = torch.arange(low, low + self.size) % n
+            places = torch.arange(low, low + size) % n
         else:
             which, fold, table = state.data_set, state.fold, self._validation
         return code, self.data.x_batch(which[self._one_x], table[fold[self._one_x, None], places])

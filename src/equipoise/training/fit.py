@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from equipoise.losses import pairs_needed
 from equipoise.methods import MIXTURES, Method, resolve_all
-from equipoise.networks import Embedding, Flat, Network
+from equipoise.networks import Embedding, Flat, Flow, Network
 from equipoise.posteriors import Posterior, describe_training
 from equipoise.priors import Prior, as_prior
 from equipoise.priors.agreement import warn_unless_drawn_from
@@ -37,6 +37,7 @@ from .members import Member, grouped, network_of, stack_identity, stack_inputs
 from .modules import SHORT, as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
 from .settings import DEFAULT, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
+from .stacks import Job, trained_at_once
 from .standardize import rows_to_read, theta_scaling, x_scaling
 
 #: Folds of the default.
@@ -324,22 +325,29 @@ def fit_many(
     ]
 
     places: dict[Member, tuple[Network, Trained, int]] = {}
-    stacks = grouped(members, nets)
-    for number, chosen in enumerate(stacks):
-        mine, their_nets = [members[i] for i in chosen], [nets[i] for i in chosen]
+    stacks = [([members[i] for i in chosen], [nets[i] for i in chosen]) for chosen in grouped(members, nets)]
+
+    def job(number: int) -> Job:
+        """What `train_stack` is given for a stack."""
+        mine, their_nets = stacks[number]
         inputs = stack_inputs(mine, their_nets, pairs, scales, rows, settings, target)
         kept = None
         if checkpoint is not None:
             identity = stack_identity(inputs, mine, their_nets, pairs, settings)
             kept = Checkpoint(Path(checkpoint) / f"stack-{number}.safetensors", identity)
-        trained = train_stack(
-            inputs,
-            settings,
-            checkpoint=kept,
-            on_epoch=None if on_epoch is None else partial(_of_all, on_epoch, mine, wanted),
-            progress=progress,
-            label="training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}",
-        )
+        reported = None if on_epoch is None else partial(_of_all, on_epoch, mine, wanted)
+        return Job(inputs, {"checkpoint": kept, "on_epoch": reported})
+
+    # On a GPU, or where networks are large, a stack is made when it is its turn: two need not be in memory.
+    small = target.type == "cpu" and on_epoch is None and all(isinstance(net, Flow) for net in nets)
+    found = trained_at_once(job, len(stacks), settings, progress) if small and len(stacks) > 1 else None
+    for number, (mine, their_nets) in enumerate(stacks):
+        if found is not None:
+            trained = found[number]
+        else:
+            inputs, options = job(number)
+            label = "training" if len(stacks) == 1 else f"training stack {number + 1} of {len(stacks)}"
+            trained = train_stack(inputs, settings, progress=progress, label=label, **options)
         places |= {member: (net, trained, k) for k, (member, net) in enumerate(zip(mine, their_nets, strict=True))}
         warn_of_divergence(trained, mine, wanted)
     common = {"pairs": n} | ({} if folds is None else {"folds": int(folds), "split_seed": int(split_seed)})

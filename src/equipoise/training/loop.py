@@ -10,10 +10,11 @@ are not compiled.
 
 from __future__ import annotations
 
-__all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack"]
+__all__ = ["OnEpoch", "StackInputs", "Trained", "needs_one_thread", "train_stack"]
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
-from equipoise.networks import Flat, Network, UserNetwork, matmul_precision
+from equipoise.networks import Flat, Flow, Network, UserNetwork, matmul_precision
 from equipoise.support.devices import fixed_threads
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
@@ -39,7 +40,8 @@ from .step import Plan, Program, compiler_available, log_ratios, program_for, st
 
 #: Epochs between two checks of which members are still training; each of which makes a GPU wait.
 CHECK_EVERY = {"cpu": 1, "cuda": 5}
-#: The stack is made smaller once this share of it, or less, is still training.
+#: The stack is made smaller once this share of it, or less, is still training; on a CPU, which records no graphs, once
+#: a member has stopped.
 SHRINK_AT = 0.75
 #: The seconds that compiling a step takes, and the share of a step's time that it saves: on two cores, and on an H200.
 COMPILING = {"cpu": (45.0, 0.2), "cuda": (60.0, 0.4)}
@@ -49,6 +51,8 @@ SMALL = 1e8
 #: And of fewer than so many times that, they are not compiled: five flows with three layers of 96, as `eq.fit` trains
 #: them, have up to 1.6e8; five with three layers of 256 have 7e8.
 COMPILED_FROM = 3.0
+#: Where nothing is compiled, at most so many pairs are validated at once.
+PIECE = 512
 #: How many of the last epochs say how long the next will take.
 RECENT = 10
 
@@ -66,6 +70,7 @@ class StackInputs:
     state: MemberState  # all members before the first step, on the CPU
     data: Data
     rows: tuple[Tensor, Tensor]  # those that train and those that validate, as in `Batches`
+    embedded: bool = False  # whether the data hold the features of x in its place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +91,17 @@ def train_stack(
     on_epoch: OnEpoch | None = None,
     progress: bool | None = None,
     label: str = "training",
+    stop: threading.Event | None = None,
 ) -> Trained:
-    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here."""
+    """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here.
+
+    `stop` is given to stacks that train at once, each on a thread of its own: where it is set, the training is
+    interrupted after its epoch.
+    """
     started, device = time.monotonic(), inputs.data.device
     plan = _plan(inputs, settings)
-    small = _small(inputs, plan)
-    large = not _small(inputs, plan, COMPILED_FROM)
+    small = _small(inputs, plan) or stop is not None
+    large = not _small(inputs, plan, COMPILED_FROM) and not _by_hand(inputs, len(plan.rolled))
     undecided = settings.compile is None and plan.program.fast is None and large and compiler_available(device)
     inputs.network.embedding.prepare(device)
     all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
@@ -126,7 +136,8 @@ def train_stack(
         with current, matmul_precision(settings.tf32), fixed_threads(1) if small else nullcontext(), bar:
             bar.advance(0)
             while bool(active.any()) and epoch < settings.epochs:
-                leaving = int(active.sum()) <= SHRINK_AT * len(active)
+                alive, most = int(active.sum()), len(active)
+                leaving = alive < most if device.type == "cpu" else alive <= SHRINK_AT * most
                 if leaving:
                     all_members.put(present, state)
                     state, present = state.select(active.nonzero().squeeze(1).to(device)), present[active]
@@ -168,10 +179,17 @@ def train_stack(
                     plan = dataclasses.replace(plan, program=_program(inputs, True))
                 if checkpoint is not None and checkpoint.due() and bool(active.any()):
                     save(present, state, epoch)
+                if stop is not None and stop.is_set():
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         if checkpoint is not None:
             save(*complete)
         raise
+    finally:
+        if _by_hand(inputs, len(plan.rolled)):
+            from equipoise.networks import flow_gradient  # compiles
+
+            flow_gradient.release()
     save(present, state, epoch)
     return Trained(all_members, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
 
@@ -195,13 +213,15 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         batch=batch,
         sizes=sizes,
         least=least,
+        # Nothing new has to be compiled where a piece is as large as a batch.
+        piece=-(-validation // -(-validation // PIECE)) if _by_hand(inputs, rolls) and not settings.compile else batch,
         rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
 
 
 def _program(inputs: StackInputs, compiled: bool | None) -> Program:
     kinds, rolls = objective_kinds(inputs.objectives)[0], max(map(rolls_needed, inputs.objectives))
-    return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device)
+    return program_for(inputs.network, tuple(kinds), rolls, compiled, inputs.data.device, inputs.embedded)
 
 
 def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
@@ -212,6 +232,19 @@ def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
     products = inputs.state.weights.numel() * plan.batch * len(plan.rolled)
     flat = isinstance(inputs.network.embedding, Flat) and not isinstance(inputs.network, UserNetwork)
     return flat and products < times * SMALL and inputs.data.device.type == "cpu"
+
+
+def needs_one_thread(inputs: StackInputs, settings: Settings) -> bool:
+    """Whether a stack trains as fast on one thread, so that others can train at the same time."""
+    plan = _plan(inputs, settings)
+    return _by_hand(inputs, len(plan.rolled)) and _small(inputs, plan, COMPILED_FROM) and not settings.compile
+
+
+def _by_hand(inputs: StackInputs, rolls: int) -> bool:
+    """Whether the gradient of the log-ratio is computed by `networks.flow_gradient`, which is not compiled."""
+    network = inputs.network
+    single = inputs.state.weights.dtype == torch.float32
+    return inputs.embedded and rolls == 1 and single and isinstance(network, Flow) and network.univariate == "spline"
 
 
 def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int, int]:
@@ -282,8 +315,8 @@ def _validate(plan: Plan, state: MemberState, batches: Batches) -> tuple[Tensor,
     """The validation loss and balance of each member, over the whole set or as the mean over its batches."""
     n, kinds = plan.rolled.shape[1], plan.program.kinds
     pieces = [
-        log_ratios(plan.program, state.judged, *batches.validation_batch(low, plan.rolled))
-        for low in range(0, n, plan.batch)
+        log_ratios(plan.program, state.judged, *batches.validation_batch(low, plan.piece, plan.rolled))
+        for low in range(0, n, plan.piece)
     ]
     h = torch.cat(pieces, dim=2)[:, :, :n]
     if plan.settings.validation == "whole":

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from equipoise.losses import objective_kinds, rolls_needed
 from equipoise.methods import Method
-from equipoise.networks import Classifier, Embedding, Flow, Network, UserNetwork
+from equipoise.networks import Classifier, Embedding, Flat, Flow, Network, UserNetwork
 from equipoise.priors import OpaquePrior, Prior
 from equipoise.support.checks import one_of, whole_number
 from equipoise.support.randomness import integer
@@ -102,17 +102,23 @@ def stack_inputs(
     """What one stack is trained from: members and their networks, all evaluated by the code of the first; all data
     sets with what standardises their x; and the rows that train and validate, with one row of each table per fold.
     """
-    sets = sorted({m.data for m in members})
+    sets, dtype = sorted({m.data for m in members}), pairs[0].theta.dtype
     keys = [(member.data, net.encoding) for member, net in zip(members, nets, strict=True)]
     encoders = dict(zip(keys, nets, strict=True))
     codes = [net.encode(pairs[d].theta.to(device)) for (d, _), net in encoders.items()]
-    data = Data(codes, [pairs[d].x for d in sets], device)
+    xs, body = [pairs[d].x for d in sets], nets[0].embedding
+    # What has no weights is computed once, and not in every step: of x in the memory of a CPU, which is short.
+    embedded = isinstance(body, Flat) and nets[0].kind == "flow" and device.type == "cpu"
+    embedded = embedded and all(isinstance(x, Tensor) for x in xs)
+    if embedded:
+        known = [dict(zip(body.constants(), (c[None].to(dtype) for c in scales[d]), strict=True)) for d in sets]
+        xs = [body(p, x.unsqueeze(0))[0] for p, x in zip(known, xs, strict=True)]
+    data = Data(codes, xs, device)
     first = []
     for member, net in zip(members, nets, strict=True):
         seeds = [(integer(member.seed, "weights"), integer(member.seed, "embedding"))]
         first.append(nets[0].layout.flatten(net.init(seeds, *([c] for c in scales[member.data]))))
     objectives, mode = [m.method.objective for m in members], settings.threshold_mode
-    dtype = pairs[0].theta.dtype
     state = MemberState.fresh(
         torch.cat(first).to(dtype),
         settings.learning_rate,
@@ -126,7 +132,7 @@ def stack_inputs(
         data_set=torch.tensor([sets.index(m.data) for m in members]),
         fold=torch.tensor([m.fold or 0 for m in members]),
     )
-    return StackInputs(nets[0], objectives, state, data, rows)
+    return StackInputs(nets[0], objectives, state, data, rows, embedded)
 
 
 def stack_identity(

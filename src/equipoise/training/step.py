@@ -94,6 +94,7 @@ class Plan:
     batch: int  # pairs in a batch
     sizes: tuple[int, ...]  # of the batches of an epoch
     least: int  # the fewest pairs that all objectives can be computed of
+    piece: int  # pairs that are validated at once
     rolled: Tensor  # (R, V), which validation pair's θ stands in each place, for all rolls
 
 
@@ -175,7 +176,7 @@ def update(
         t = float(steps)
         biases = 1 - BETA_1**t, math.sqrt(1 - BETA_2**t)
         largest = math.inf if clip is None else clip
-        rate = torch.where(active, learning_rate, 0.0)
+        rate = learning_rate * active
         adam_loop.update(arrays, rate, (weight_decay, largest, BETA_1, BETA_2, EPS, *biases))
         return
     if clip is not None:
@@ -224,17 +225,23 @@ _NUMBERS = itertools.count()
 
 
 def program_for(
-    network: Network, kinds: tuple[Objective, ...], rolls: int, compiled: bool | None, device: torch.device
+    network: Network,
+    kinds: tuple[Objective, ...],
+    rolls: int,
+    compiled: bool | None,
+    device: torch.device,
+    embedded: bool = False,
 ) -> Program:
     """The program for a network and its objectives; made once per shape and kept, so that compiling is paid once.
+
+    `embedded` says that it is given features in the place of x.
 
     `compiled` is None for what this process compiled before, if it did. (From one process to the next PyTorch keeps
     compiled code on disk, unless told otherwise: its FX graph cache.) A program with a user's module in it is not kept:
     the module may change in ways that its description does not show.
     """
-    layout = network.layout
     own = hasattr(network, "network") or hasattr(network.embedding, "module")
-    known = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, device)
+    known = (json.dumps(network.spec(), sort_keys=True), network.dim, kinds, rolls, device, embedded)
     if compiled is None:
         compiled = (*known, True) in _PROGRAMS
     key = (*known, compiled)
@@ -242,14 +249,13 @@ def program_for(
         return _PROGRAMS[key]
 
     def ratios(weights: Tensor, code: Tensor, x: Tensor) -> Tensor:
-        p = layout.cut(weights)
-        return network.ratio(p, code, network.embed(p, x))
+        return network.stack_ratio(weights, code, x, embedded)
 
     def losses(
         weights: Tensor, code: Tensor, x: Tensor, kind: Tensor, strength: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of the members' losses, the losses and the balance terms."""
-        rolled = torch.stack([code.roll(r, 1) for r in range(rolls)], dim=1)
+        rolled = code.unsqueeze(1) if rolls == 1 else torch.stack([code.roll(r, 1) for r in range(rolls)], dim=1)
         loss, balance = objective_terms(ratios(weights, rolled, x), kinds, kind, strength)
         return loss.sum(), loss, balance
 

@@ -1,0 +1,74 @@
+"""Stacks that train at once, each on a thread of its own.
+
+Two architectures cannot share a matrix product. Their small stacks would each leave all cores but one idle, so they
+train in threads: what they compute is in compiled code, which other threads need not wait for. A member is the same to
+the last bit either way, since a small stack always computes with one thread.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Job", "trained_at_once"]
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import torch
+
+from .loop import StackInputs, Trained, needs_one_thread, train_stack
+from .settings import Settings
+
+
+class Job(NamedTuple):
+    """What `train_stack` is given for one stack: inputs, and further arguments by name."""
+
+    inputs: StackInputs
+    options: dict[str, Any]
+
+
+def trained_at_once(
+    job: Callable[[int], Job], number: int, settings: Settings, progress: bool | None
+) -> list[Trained] | None:
+    """All stacks, trained in threads; None where they had better train one after the other.
+
+    The first shows its progress. An error or an interrupt stops the others after an epoch.
+
+    Arguments:
+        job: from the number of a stack to what it is trained from.
+        number: how many stacks there are.
+        settings: of the training.
+        progress: False for silence.
+    """
+    if torch.get_num_threads() == 1:
+        return None
+    jobs = []
+    for k in range(number):
+        jobs.append(job(k))
+        if not needs_one_thread(jobs[-1].inputs, settings):
+            return None
+    stop, before = threading.Event(), torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(min(before, number)) as pool:
+            waiting = [
+                pool.submit(
+                    train_stack,
+                    inputs,
+                    settings,
+                    progress=progress if k == 0 else False,
+                    label=f"training {number} stacks at once",
+                    stop=stop,
+                    **options,
+                )
+                for k, (inputs, options) in enumerate(jobs)
+            ]
+            try:
+                done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+                for one in done:
+                    one.result()
+            except BaseException:
+                stop.set()
+                raise
+        return [one.result() for one in waiting]
+    finally:
+        torch.set_num_threads(before)  # what threads that are new to torch begin with
