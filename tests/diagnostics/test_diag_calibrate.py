@@ -198,6 +198,20 @@ def test_what_is_not_normalised_and_log_ratios_are_calibrated_too() -> None:
     assert ratio.sample((10,), x[0]).shape == potential.sample((10,), x[0]).shape == (10, 2)
 
 
+@pytest.mark.parametrize("posterior", [Narrow(0.7, 2), NarrowInBatches(0.7, 2), Narrow(0.7, 2, potential=True)])
+@pytest.mark.filterwarnings("ignore:this log_prob is not normalized")
+def test_tempered_posteriors_are_judged_many_pairs_at_once(posterior: Narrow) -> None:
+    theta, x = pairs(150, 2, seed=1)
+    t = 0.5
+    ds = eq.diagnose(TemperedPosterior(posterior, t, (2,), posterior.prior), theta, x, samples=400, progress=False)
+    exact = tempered_normal(x, 0.7, t)
+    log_prob = exact.log_prob(theta).sum(-1).numpy()
+    np.testing.assert_allclose(ds["log_prob"].values.reshape(-1, 150)[-1], log_prob, atol=0.05)
+    square = ((theta - exact.mean) / exact.stddev).square().sum(-1).numpy()
+    rank = ds["rank"].values.reshape(-1, 150)[-1]  # the mass of the region that θ* is on the edge of
+    assert np.abs(rank - stats.chi2(2).cdf(square)).mean() < 0.03 and float(ds["leakage"].values.max()) == 0
+
+
 def test_bad_input_is_refused() -> None:
     theta, x = pairs(100, 2, seed=1)
     posterior = Narrow(0.8, 2)

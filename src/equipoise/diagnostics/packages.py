@@ -340,6 +340,9 @@ def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     """The posterior a user gave, as a `Surrogate`."""
     if all(hasattr(posterior, name) for name in ("log_ratios", "sample_members", "n_members", "prior")):
         return EquipoiseSurrogate(posterior)
+    if hasattr(type(posterior), "as_surrogate"):  # one of these, tempered
+        own: Surrogate = posterior.as_surrogate()
+        return own
     if prior is None and not callable(getattr(posterior, "prior", None)):
         prior = getattr(posterior, "prior", None)  # sbi's posteriors carry theirs
     known = None if prior is None else as_prior(prior)

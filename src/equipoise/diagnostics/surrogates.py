@@ -9,14 +9,14 @@ from __future__ import annotations
 __all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "prior_draws", "seeded"]
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.posteriors.tempering import Observed, tempered_draws, tempered_normalizer
+from equipoise.posteriors.tempering import Observed, Untempered, tempered_draws, tempered_normalizer
 from equipoise.posteriors.weighted import LogRatio
 from equipoise.priors import Prior
 from equipoise.support.randomness import isolated
@@ -149,20 +149,25 @@ class EquipoiseSurrogate(Surrogate):
 class TemperedSurrogate(Surrogate):
     """The mixture of an `equipoise.Posterior` at its temperature, as one density.
 
-    Of a flow there are exact draws, inside the prior's support. Of a classifier there is the log-ratio.
+    Of a flow there are exact draws, inside the prior's support. Of a classifier there is the log-ratio. Those of other
+    packages (`tempered_posterior`) have draws too.
     """
 
+    q: Untempered
+    t: float
+    observed: Callable[[Tensor], Observed]
+
     def __init__(self, posterior: Any) -> None:
-        self.posterior, self.t, self.q = posterior, posterior.temperature, posterior.untempered()
+        self.observed, self.t, self.q = posterior.observed, posterior.temperature, posterior.untempered()
         self.kind, self.prior, self.dim = posterior.kind, posterior.prior, posterior.prior.dim
         self.x_shape, self.device = tuple(posterior.x_shape), torch.device(posterior.device)
         self.dtype = posterior.dtype
 
     def embed(self, x: Tensor) -> Observed:
         """What is known of x, with log Z_t of a flow as one more column of what normalises the members."""
-        known = self.posterior.observed(x)
+        known = self.observed(x)
         log_z = torch.zeros(len(x), dtype=self.dtype, device=self.device)
-        if self.kind == "flow":
+        if self.kind != "classifier":
             log_z, _ = tempered_normalizer(self.q, known, self.t)
         return Observed(known.x, torch.cat([known.log_normalizer, log_z.unsqueeze(1)], 1))
 

@@ -1,4 +1,7 @@
-"""Posteriors of other packages, tempered: draws and a normalised density of q_t ∝ p (q/p)^t for one observation."""
+"""Posteriors of other packages, tempered: draws and a normalised density of q_t ∝ p (q/p)^t.
+
+Users ask for one observation at a time, and diagnostics for many at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ __all__ = ["TemperedPosterior", "known_of", "untempered_of"]
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +24,14 @@ from equipoise.support.errors import warn
 from equipoise.support.randomness import generator as make_generator
 
 from .packages import as_surrogate
-from .surrogates import Surrogate
+from .surrogates import Surrogate, TemperedSurrogate
 
 #: Draws behind the mass of a posterior inside the prior's support, and how often draws outside are replaced.
 INSIDE_DRAWS, MOST_ROUNDS = 1024, 200
 #: Observations of which it is kept what is known.
 KEPT = 64
+#: Observations that diagnostics ask for at once.
+PAIRS_AT_ONCE = 64
 
 
 @dataclasses.dataclass
@@ -99,6 +105,10 @@ class TemperedPosterior:
         log_q = self.temperature * q.at(flat, at.known) - at.log_z + self.prior.log_prob(flat).to(q.like)
         return torch.where(inside, log_q, -math.inf).reshape(shape)
 
+    def as_surrogate(self) -> Surrogate:
+        """What `diagnose` judges."""
+        return _TemperedForeign(self._surrogate, self.prior, self.temperature, self.x_shape)
+
     def _at(self, x: Any) -> tuple[Untempered, _Seen]:
         """The density, and what is known of one observation; that of the last few is kept."""
         if x is None:
@@ -118,6 +128,23 @@ class TemperedPosterior:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[key] = _Seen(known_of(s, x))
         return self._q, self._seen[key]
+
+
+class _TemperedForeign(TemperedSurrogate):
+    """A surrogate at a temperature, with draws inside the prior's support and a normalised density."""
+
+    kind = "foreign"
+
+    def __init__(self, s: Surrogate, prior: Prior, t: float, x_shape: tuple[int, ...]) -> None:
+        self.inner, self.prior, self.t, self.x_shape, self.dim = s, prior, t, x_shape, prior.dim
+        self.device, self.dtype = s.device, s.dtype or torch.float32
+        self.pairs_at_once = s.pairs_at_once or PAIRS_AT_ONCE
+        self.observed = partial(known_of, s)
+
+    def look(self, theta: Tensor, x: Tensor) -> bool:
+        self.inner.look(theta, x)
+        self.q = untempered_of(self.inner)
+        return True
 
 
 def prior_of(s: Surrogate) -> Prior:
