@@ -131,15 +131,26 @@ class Folder:
         encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
         ds = ds.assign_attrs(format=FORMAT)
         write_netcdf(ds, self.stack_file(identity), encoding, replace=not self.has(identity), after=pack(ds))
-        self._failure_file(identity).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
+        self._forget(identity)
 
     def copy_stack(self, identity: str, source: Folder) -> None:
         """Copy a finished stack of another folder, unless it is here already."""
         if not self.has(identity):
             with write_whole(self.stack_file(identity)) as temporary:
                 shutil.copyfile(source.stack_file(identity), temporary)
+        self._forget(identity)
+
+    def _forget(self, identity: str) -> None:
+        """Remove the earlier failure and the checkpoint of a stack that is finished."""
         self._failure_file(identity).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
+
+    def remove_remains(self) -> None:
+        """Remove what a process that was killed left of stacks that are finished: failures, checkpoints, heartbeats."""
+        left = [p.stem for name in ("failed/*.txt", "checkpoints/*", "running/*.json") for p in self.path.glob(name)]
+        for identity in filter(self.has, left):
+            self._forget(identity)
+            self._heartbeat_file(identity).unlink(missing_ok=True)
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack, which are not to be written to."""
