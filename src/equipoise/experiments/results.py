@@ -356,8 +356,10 @@ def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
 
 def _ledger(stacks: Stacks) -> xr.Dataset:
     """One row per stack: `ledger_…` over the dimension `ledger`, whose coordinate is the identity of the stack."""
-    rows = [{**h, "cells": len(arrays["cell"]), "members": h["trained"]} for h, arrays in stacks.values()]
-    data = {f"ledger_{name}": ("ledger", _column([row.get(name, np.nan) for row in rows])) for name in LEDGER}
+    headers = [header for header, _ in stacks.values()]
+    own = {"cells": [len(arrays["cell"]) for _, arrays in stacks.values()], "members": [h["trained"] for h in headers]}
+    columns = {name: own.get(name) or [h.get(name, np.nan) for h in headers] for name in LEDGER}
+    data = {f"ledger_{name}": ("ledger", _column(values)) for name, values in columns.items()}
     return xr.Dataset(data, {"ledger": _column(list(stacks))})
 
 
