@@ -119,7 +119,22 @@ def results(size: int, folder: Path) -> Iterator[None]:
     write_results(Folder(folder))
 
 
+def merging(size: int, folder: Path) -> Iterator[None]:
+    yield
+    from equipoise.experiments import merge, write_results
+
+    write_results(merge([folder], folder / "merged"))
+
+
 def report(size: int, folder: Path) -> Iterator[None]:
+    yield
+    from equipoise.experiments import Folder, write_results
+    from equipoise.report import write_report
+
+    write_report(write_results(Folder(folder)), folder / "report.html", progress=False)
+
+
+def page(size: int, folder: Path) -> Iterator[None]:
     yield
     from equipoise.report import write_report
 
@@ -163,12 +178,17 @@ ROWS: dict[str, tuple[Callable[[int, Path], Iterator[None]], str]] = {
     "imports": (imports, "importing, nothing else"),
     "status": (status, "`status` of {:,} one-cell stacks"),
     "results": (results, "`results.nc` of {:,} one-cell stacks"),
-    "report": (report, "report of {:,} cells"),
+    "merge": (merging, "`merge` of {:,} one-cell stacks into a directory"),
+    "report": (report, "`report` of {:,} one-cell stacks"),
+    "page": (page, "`report` of a results file of {:,} cells"),
     "pairs": (pairs, "`diagnose`, {:,} pairs, a mixture of five flows"),
     "draws": (draws, "{:,} draws for one observation"),
     "parameters": (parameters, "`diagnose`, D = {:,}, 4,000 pairs"),
     "members": (members, "fit {:,} networks, draw from their mixture"),
 }
+
+#: Those that read the cells of an experiment.
+CELLS = ("status", "results", "merge", "report", "page")
 
 
 def measure(name: str, size: int, folder: Path) -> dict[str, float]:
@@ -183,7 +203,7 @@ def measure(name: str, size: int, folder: Path) -> dict[str, float]:
 def main(sizes: dict[str, int], only: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        if not only or {"status", "results", "report"} & set(only.split(",")):
+        if not only or set(CELLS) & set(only.split(",")):
             _folder(folder, sizes["status"])
         print("| | seconds | CPU seconds | peak memory, MB |\n|---|---|---|---|")
         for name, (_, words) in ROWS.items():
@@ -211,4 +231,4 @@ if __name__ == "__main__":
         found = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - before}
         print(json.dumps(found | {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
     else:
-        main(vars(given) | dict.fromkeys(("imports", "status", "results", "report"), given.cells), given.only)
+        main(vars(given) | dict.fromkeys(("imports", *CELLS), given.cells), given.only)

@@ -335,6 +335,10 @@ def test_bad_pairs_are_refused_with_a_reason():
         diagnose(boxed, theta, x)
     with pytest.raises(TypeError, match="theta should be a tensor"):
         diagnose(posterior, "theta", x)
+    with pytest.raises(TypeError, match="theta should be an array of real numbers, and is complex"):
+        diagnose(posterior, theta + 0j, x)
+    with pytest.raises(TypeError, match="x should be an array of real numbers, and is sparse"):
+        diagnose(posterior, theta, x.to_sparse())
 
 
 def test_bad_options_are_refused():
@@ -465,4 +469,17 @@ def test_a_foreign_posterior_that_returns_nothing_is_refused_by_name(method: str
 
     prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
     with pytest.raises(TypeError, match=f"{method} should return a tensor, and returned NoneType"):
+        diagnose(Foreign(), torch.rand(60, 2), torch.rand(60, 2), prior=prior, progress=False)
+
+
+def test_draws_that_are_complex_are_refused_by_name() -> None:
+    class Foreign:
+        def sample(self, shape, x):
+            return torch.rand(*shape, 2) + 0j
+
+        def log_prob(self, theta, x):
+            return torch.zeros(theta.shape[:-1])
+
+    prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
+    with pytest.raises(TypeError, match="what sample returns should be an array of real numbers, and is complex"):
         diagnose(Foreign(), torch.rand(60, 2), torch.rand(60, 2), prior=prior, progress=False)

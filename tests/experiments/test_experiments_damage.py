@@ -158,3 +158,16 @@ def test_a_stack_of_a_newer_version_is_refused(stored):
     append_digest(file)
     with pytest.raises(ValueError, match=r"newer Equipoise \(format 99\)$"):
         collect(stored)
+
+
+def test_what_a_killed_process_left_of_a_finished_stack_is_removed(stored):
+    """A process that is killed after it wrote a stack, and before it tidied up, leaves the state of its training."""
+    done, other = stored.stacks()[0], "0" * 20
+    for identity in (done, other):
+        stored.checkpoint(identity).mkdir(parents=True)
+        (stored.checkpoint(identity) / "stack-0.safetensors").write_bytes(b"state")
+        stored.write_failure(identity, "an earlier failure")
+    stored.heartbeat(done, "training", force=True)
+    run_grid(load_grid(TINY), stored.path)
+    assert not stored.checkpoint(done).exists() and stored.failure(done) is None and not stored.running()
+    assert stored.checkpoint(other).exists() and stored.failure(other) is not None  # of a stack that is not finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -320,6 +321,20 @@ def test_cells_that_were_judged_otherwise_do_not_stand_for_this_grids(tmp_path):
     assert ds.attrs["cells_done"] == 1 and ds.attrs["cells_wanted"] == 2
     assert np.isfinite(ds["coverage_auc"].sel({"method": "npe"})).all()
     assert "bnre" not in ds["method"].values or np.isnan(ds["coverage_auc"].sel({"method": "bnre"})).all()
+
+
+def refuse(*_: object) -> None:
+    raise OSError("not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_stacks_are_linked_to_where_the_folder_is_soon_removed(links, undisturbed, tmp_path, monkeypatch):
+    if not links:
+        monkeypatch.setattr(Path, "symlink_to", refuse)
+    merged = merge([undisturbed], tmp_path / "all", link=True)
+    files = [merged.stack_file(identity) for identity in merged.stacks()]
+    assert len(files) == 8 and all(file.is_symlink() == links for file in files)
+    assert_same_cells(undisturbed, merged.path)
 
 
 def test_different_experiments_do_not_merge(undisturbed, tmp_path):

@@ -113,5 +113,8 @@ def test_what_cannot_be_an_observation(posterior: eq.Posterior) -> None:
         posterior.log_prob(theta, None)
     with pytest.raises(ValueError, match="counts draws"):
         posterior.sample((-1,), x=x[0])
-    with pytest.raises(ValueError, match="complex"):
+    with pytest.raises(TypeError, match="complex"):
         posterior.sample((1,), x=x[0] + 1j)
+    for density in (posterior.log_prob, posterior.log_ratio, lambda theta, x: posterior.prior.log_prob(theta)):
+        with pytest.raises(TypeError, match="complex"):  # whose imaginary part would be dropped
+            density(theta + 1j, x)

@@ -43,7 +43,7 @@ slurm:
   shared_temp_directory: {folder}
 """
 #: Seconds that anything may take before it counts as hung.
-PATIENCE = 300.0
+PATIENCE = 1200.0
 HERE = str(Path(__file__).parent)
 
 
@@ -116,7 +116,7 @@ class Scheduler(Place):
 
     def up(self, out: Path) -> None:
         if not self.runs("scheduler"):
-            options = ("--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+            options = ("--host", "127.0.0.1", "--port", str(self.port), "--dashboard-address", "127.0.0.1:0")
             self.start("scheduler", "-m", "distributed.cli.dask_scheduler", *options)
         if not self.runs("nanny"):
             options = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard", "--death-timeout", "60")

@@ -7,6 +7,8 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +54,18 @@ def test_files_have_the_usual_mode(tmp_path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_threads_that_write_leave_the_umask_as_it_was(tmp_path, monkeypatch) -> None:
+    """It can be read only by setting it; between the two calls another thread must not do so."""
+    umask, before = os.umask, os.umask(0o027)
+    monkeypatch.setattr(os, "umask", lambda mask: (umask(mask), time.sleep(1e-4))[0])
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: write_text(tmp_path / f"{n}", "text", durable=False), range(100)))
+    finally:
+        after = umask(before)
+    assert after == 0o027 and {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()} == {0o640}
 
 
 def test_the_first_writer_wins_where_nothing_is_replaced(tmp_path) -> None:

@@ -164,7 +164,7 @@ def merge(
 
         with tempfile.TemporaryDirectory() as temporary:
             only_file = out.suffix == ".nc"
-            folder = merge_folders(directories, temporary if only_file else out)
+            folder = merge_folders(directories, temporary if only_file else out, link=only_file)
             file = write_results(folder, file=out if only_file else None)
             state = state_of(load_grid(folder.read_grid()["grid"]), folder)
         if not quiet:

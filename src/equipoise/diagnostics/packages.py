@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import Prior, as_prior
+from equipoise.support.arrays import as_tensor
 
 from .surrogates import EquipoiseSurrogate, Surrogate, seeded
 
@@ -276,8 +277,10 @@ def checked_draws(theta: Any, n: int, x: Tensor, name: str) -> Tensor:
 def _tensor(value: Any, name: str) -> Tensor:
     """What a method returned, as a tensor without a gradient."""
     try:
-        return torch.as_tensor(value).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
+        return as_tensor(value, f"what {name} returns").detach()
+    except TypeError as error:
+        if isinstance(value, Tensor):
+            raise
         raise TypeError(f"{name} should return a tensor, and returned {type(value).__name__}") from error
 
 

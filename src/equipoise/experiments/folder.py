@@ -28,6 +28,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -55,6 +56,8 @@ HEARTBEAT_INTERVAL = 1.0
 LOST_AFTER = 600.0
 #: Variables with more numbers than this are compressed.
 COMPRESSED_ABOVE = 4096
+#: So many stacks are copied at once: what takes the time is waiting for the disk, which flushes many files as fast.
+COPIED_AT_ONCE = 32
 
 
 class Heartbeat(NamedTuple):
@@ -131,15 +134,40 @@ class Folder:
         encoding = {n: large for n, v in ds.data_vars.items() if v.size > COMPRESSED_ABOVE and v.dtype.kind == "f"}
         ds = ds.assign_attrs(format=FORMAT)
         write_netcdf(ds, self.stack_file(identity), encoding, replace=not self.has(identity), after=pack(ds))
-        self._failure_file(identity).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
+        self._forget(identity)
 
-    def copy_stack(self, identity: str, source: Folder) -> None:
-        """Copy a finished stack of another folder, unless it is here already."""
+    def copy_stacks(self, source: Folder, link: bool = False) -> None:
+        """Copy all finished stacks of another folder, unless they are here already.
+
+        Arguments:
+            source: the other folder.
+            link: whether links to its files do, as for a folder that is soon removed.
+        """
+        with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
+            list(pool.map(lambda identity: self.copy_stack(identity, source, link), source.stacks()))
+
+    def copy_stack(self, identity: str, source: Folder, link: bool = False) -> None:
+        """Copy a finished stack of another folder, or link to it, unless it is here already."""
+        if link and not self.has(identity):
+            self.stack_file(identity).parent.mkdir(exist_ok=True)
+            with contextlib.suppress(OSError):  # where there are no links
+                self.stack_file(identity).symlink_to(source.stack_file(identity).resolve())
         if not self.has(identity):
             with write_whole(self.stack_file(identity)) as temporary:
                 shutil.copyfile(source.stack_file(identity), temporary)
+        self._forget(identity)
+
+    def _forget(self, identity: str) -> None:
+        """Remove the earlier failure and the checkpoint of a stack that is finished."""
         self._failure_file(identity).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint(identity), ignore_errors=True)
+
+    def remove_remains(self) -> None:
+        """Remove what a process that was killed left of stacks that are finished: failures, checkpoints, heartbeats."""
+        left = [p.stem for name in ("failed/*.txt", "checkpoints/*", "running/*.json") for p in self.path.glob(name)]
+        for identity in filter(self.has, left):
+            self._forget(identity)
+            self._heartbeat_file(identity).unlink(missing_ok=True)
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack, which are not to be written to."""

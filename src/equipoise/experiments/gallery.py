@@ -87,6 +87,6 @@ def coarse(values: np.ndarray, bits: int) -> np.ndarray:
         array([ 3.140625 ,        nan, -0.2998047,        inf], dtype=float32)
     """
     drop = 23 - bits
-    raw = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    kept = ((raw + (1 << (drop - 1))) & ~np.uint64((1 << drop) - 1)).astype(np.uint32).view(np.float32)
+    raw = values.astype(np.float32).view(np.uint32)
+    kept = ((raw + np.uint32(1 << (drop - 1))) & ~np.uint32((1 << drop) - 1)).view(np.float32)  # NaN alone overflows
     return np.where(np.isfinite(values), kept, values).astype(np.float32)

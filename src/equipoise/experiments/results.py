@@ -17,12 +17,13 @@ __all__ = ["collect", "merge", "read_results", "table", "write_results"]
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from equipoise.diagnostics import judge_cells
@@ -54,6 +55,8 @@ LEDGER = (
     "task", "budget", "cells", "members", "steps", "label", "network", "device", "place", "hardware", "torch",
     "equipoise", "began", "train_seconds", "diagnose_seconds", "seconds", "cost",
 )  # fmt: skip
+#: What results need of the attributes of a stack; texts that are equal are kept once.
+HEADER = frozenset({*LEDGER, "trained", "notes"})
 #: What variables mean that `diagnose` does not describe.
 MEANINGS = {
     "verdict_holm": "verdict with Holm's correction over all cells",
@@ -104,10 +107,11 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     places, counts = ({}, {}) if rows is None else _places(grid, rows)
     if rows is None or not places:
         raise ValueError(f"no cell of {folder.path} is finished yet; `equipoise status {folder.path}` shows why")
-    chosen = rows.isel(row=list(places.values()))
-    placed = dict(zip(places, zip(chosen["stack"].values, chosen["cell"].values, strict=True), strict=True))
+    stood = [rows[name].values[list(places.values())] for name in ("stack", "cell")]
+    placed = dict(zip(places, zip(*stood, strict=True), strict=True))
     used = sorted({stack for stack, _ in placed.values()})
-    ds = _unstacked(grid, chosen, list(places))
+    ds = _unstacked(grid, rows, places)
+    del rows  # as large as the results
     ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
     ds["pairs"] = ((), grid.rules("flow").pairs)
     ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
@@ -162,12 +166,13 @@ def read_results(path: str | Path) -> xr.Dataset:
         raise DamagedFile(f"{error}; `equipoise report DIR` writes it again") from error
 
 
-def merge(sources: Sequence[str | Path], target: str | Path) -> Folder:
+def merge(sources: Sequence[str | Path], target: str | Path, *, link: bool = False) -> Folder:
     """Bring the finished stacks of several folders together in one, under the union of their grids' axes.
 
     Arguments:
         sources: the folders. Everything but their axes (tasks, methods, budgets, runs) has to agree.
         target: the folder to fill; it may be one of them.
+        link: whether links to their files do, as for a folder that is soon removed.
     """
     folders = [Folder(s) for s in sources]
     abouts = [f.read_grid() for f in folders]
@@ -176,8 +181,7 @@ def merge(sources: Sequence[str | Path], target: str | Path) -> Folder:
     out.write_grid(grid.config(), **{k: abouts[0][k] for k in ("threads", "command") if k in abouts[0]})
     for folder in folders:
         folder.warn_of_unusable_files()
-        for identity in folder.stacks():
-            out.copy_stack(identity, folder)
+        out.copy_stacks(folder, link)
     return out
 
 
@@ -234,8 +238,9 @@ def _read(folder: Folder) -> tuple[xr.Dataset | None, Stacks]:
         key = (header["members"], arrays["epoch"].tobytes(), *sorted(arrays.keys() & CELL_VARIABLES.keys()))
         if key not in alike:
             alike[key] = _Alike(header, arrays)
-        alike[key].add(identity, header, arrays)
-        stacks[identity] = header, {n: arrays[n].copy() for n in own if n in arrays}
+        kept = {sys.intern(n): sys.intern(v) if isinstance(v, str) else v for n, v in header.items() if n in HEADER}
+        alike[key].add(identity, kept, arrays)
+        stacks[identity] = kept, {n: arrays[n].copy() for n in own if n in arrays}
     groups = [group.rows() for group in alike.values()]
     if len(groups) < 2:
         return (groups[0] if groups else None), stacks
@@ -277,18 +282,19 @@ def _as_this_grid_would(grid: Grid, places: list[Place]) -> set[str]:
     return found
 
 
-def _unstacked(grid: Grid, chosen: xr.Dataset, places: list[Place]) -> xr.Dataset:
+def _unstacked(grid: Grid, rows: xr.Dataset, places: Mapping[Place, int]) -> xr.Dataset:
     """The rows with the four axes as dimensions, in the order of the grid; the verdicts with Holm's correction."""
     tasks, methods, budgets, runs = (list(dict.fromkeys(values)) for values in zip(*places, strict=True))
-    coords: dict[str, Any] = {  # the labels of the grid, then whatever else there is
+    axes: dict[str, list[Any]] = {  # the labels of the grid, then whatever else there is
         "task": list(dict.fromkeys([*(t.label for t in grid.tasks), *sorted(tasks)])),
         "method": list(dict.fromkeys([*(m.label for m in grid.methods), *sorted(methods)])),
         "budget": sorted({*grid.budgets, *budgets}),
         "run": sorted({*range(grid.runs), *runs}),
     }
-    ds = _over_axes(chosen.drop_vars(AXES), "row", places, AXES).reindex(coords)
+    put, chosen = _Put(places, axes), list(places.values())
+    ds = xr.Dataset({name: put(v[chosen].variable) for name, v in rows.drop_vars(AXES).data_vars.items()}, axes)
+    ds = ds.assign_coords(rows.drop_dims("row").coords)
     ds = ds.transpose(*AXES, "member", "level", "epoch", missing_dims="ignore")
-    ds = ds.assign({n: v.fillna("") for n, v in ds.data_vars.items() if v.dtype.kind == "O"})
     corrected = judge_cells(ds["verdict_p_value"].values, ds["certificate_p_value"].values)
     ds["verdict_holm"] = (AXES, np.where(ds["verdict"].values == "", "", corrected.astype(object)))
     if ds.sizes["member"] == 1:  # a single network's curve is that of its run
@@ -296,10 +302,23 @@ def _unstacked(grid: Grid, chosen: xr.Dataset, places: list[Place]) -> xr.Datase
     return ds.assign_coords(level=np.linspace(0, 1, LEVELS))
 
 
-def _over_axes(ds: xr.Dataset, dim: str, places: Sequence[tuple[Any, ...]], axes: tuple[str, ...]) -> xr.Dataset:
-    """A dimension unstacked to several, of which each entry has its place."""
-    index = pd.MultiIndex.from_tuples(places, names=axes)
-    return ds.assign_coords(xr.Coordinates.from_pandas_multiindex(index, dim)).unstack(dim)
+class _Put:
+    """Puts the rows of variables where they stand on some axes; elsewhere is NaN, or an empty text."""
+
+    def __init__(self, places: Iterable[tuple[Any, ...]], axes: Mapping[str, list[Any]]) -> None:
+        self._axes, self._shape = tuple(axes), tuple(map(len, axes.values()))
+        at = ({label: i for i, label in enumerate(labels)} for labels in axes.values())
+        columns = zip(at, zip(*places, strict=True), strict=True)
+        self._at = np.ravel_multi_index([[index[p] for p in column] for index, column in columns], self._shape)
+
+    def __call__(self, rows: xr.Variable) -> xr.Variable:
+        values, size = rows.values, math.prod(self._shape)
+        if len(self._at) < size and values.dtype.kind in "iub":  # something is missing, and will be NaN
+            values = values.astype(np.float64)
+        nothing = {"O": "", "f": np.nan}.get(values.dtype.kind, 0)
+        found = np.full((size, *values.shape[1:]), nothing, values.dtype)
+        found[self._at] = values
+        return xr.Variable((*self._axes, *rows.dims[1:]), found.reshape(*self._shape, *values.shape[1:]))
 
 
 def _per_task(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.DataArray]:
@@ -320,9 +339,9 @@ def _pictures(ds: xr.Dataset, stacks: Stacks, placed: Placed) -> dict[str, xr.Da
     drawn = {p[:3]: stacks[s][1]["gallery_density"][rows[s][c]] for p, (s, c) in placed.items() if c in rows[s]}
     if not drawn:
         return {}
-    axes, values = AXES[:3], xr.Dataset({"density": (("picture", "grid_0", "grid_1"), np.stack(list(drawn.values())))})
-    values = _over_axes(values, "picture", list(drawn), axes).reindex({axis: ds[axis].values for axis in axes})
-    return {"gallery_density": values["density"].transpose(*axes, ...)}
+    axes = {axis: ds[axis].values.tolist() for axis in AXES[:3]}
+    densities = xr.Variable(("picture", "grid_0", "grid_1"), np.stack(list(drawn.values())))
+    return {"gallery_density": xr.DataArray(_Put(drawn, axes)(densities), axes)}
 
 
 def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
@@ -337,8 +356,10 @@ def _labels(grid: Grid, ds: xr.Dataset) -> dict[str, Any]:
 
 def _ledger(stacks: Stacks) -> xr.Dataset:
     """One row per stack: `ledger_…` over the dimension `ledger`, whose coordinate is the identity of the stack."""
-    rows = [{**h, "cells": len(arrays["cell"]), "members": h["trained"]} for h, arrays in stacks.values()]
-    data = {f"ledger_{name}": ("ledger", _column([row.get(name, np.nan) for row in rows])) for name in LEDGER}
+    headers = [header for header, _ in stacks.values()]
+    own = {"cells": [len(arrays["cell"]) for _, arrays in stacks.values()], "members": [h["trained"] for h in headers]}
+    columns = {name: own.get(name) or [h.get(name, np.nan) for h in headers] for name in LEDGER}
+    data = {f"ledger_{name}": ("ledger", _column(values)) for name, values in columns.items()}
     return xr.Dataset(data, {"ledger": _column(list(stacks))})
 
 

@@ -156,6 +156,7 @@ def run_grid(
     threads = threads or _default_threads(folder, cluster)
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
     folder.warn_of_unusable_files()
+    folder.remove_remains()
     left = missing_stacks(grid, folder, device)
     deadline = None if stop_after is None else time.time() + stop_after
     how = Execution(device, threads, checkpoint, deadline, pace, compile)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from equipoise.support.checks import column_names
 
@@ -304,4 +304,4 @@ def _noise(density: Array, width: Sequence[float]) -> bool:
     axes = list(zip(density.shape, width, strict=True))
     expected = density.mean() * np.prod([(1 / s + np.sqrt(np.pi) / n) / (2 * np.sqrt(np.pi)) for n, s in axes])
     freedom = max(np.prod([n / (np.sqrt(2 * np.pi) * s) for n, s in axes]) - 1, 1)
-    return bool(density.var() < expected * chi2.ppf(0.999, freedom) / freedom)
+    return bool(density.var() < expected * chdtri(freedom, 0.001) / freedom)

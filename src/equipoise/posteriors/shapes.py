@@ -33,8 +33,6 @@ def observations(network: Network, stack: StackedWeights, x: Any) -> Tensor:
     if x is None:
         raise ValueError(f"the observation is missing: x, with shape {x_shape}")
     given = as_tensor(x, "x").to(like.device)
-    if given.is_complex():
-        raise ValueError("x is complex; give real and imaginary parts as channels, as in training")
     x = given.to(like.dtype) if given.is_floating_point() else given
     if x.ndim < len(x_shape) or x.shape[x.ndim - len(x_shape) :] != x_shape:
         raise ValueError(

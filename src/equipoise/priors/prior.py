@@ -100,6 +100,8 @@ class Prior(Distribution, ABC):
         theta = torch.as_tensor(theta)
         if theta.shape[-1:] != self.event_shape:
             raise ValueError(f"theta has shape {tuple(theta.shape)}, but the prior has {self.dim} parameter(s)")
+        if theta.is_complex():
+            raise TypeError("theta should be an array of real numbers, and is complex")
         return theta if theta.is_floating_point() else theta.to(torch.get_default_dtype())
 
 

@@ -88,10 +88,26 @@ def as_tensor(value: Any, name: str) -> Tensor:
         Traceback (most recent call last):
             ...
         TypeError: theta should be a tensor or an array of numbers, got str (...)
+        >>> as_tensor(torch.ones(3, dtype=torch.complex64), "theta")
+        Traceback (most recent call last):
+            ...
+        TypeError: theta should be an array of real numbers, and is complex: give real and imaginary parts apart
     """
     try:
-        return torch.as_tensor(plain(value))
+        found = torch.as_tensor(plain(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{name} should be a tensor or an array of numbers, got {type(value).__name__} ({error})"
         ) from error
+    if wrong := _unusable(found, name):
+        raise TypeError(f"{name} should be an array of real numbers, and is {wrong}")
+    return found
+
+
+def _unusable(values: Tensor, name: str) -> str:
+    """Why nothing can be computed with a tensor, and what to do about it; "" where something can."""
+    if values.is_complex():
+        return "complex: give real and imaginary parts apart"
+    if values.layout != torch.strided:
+        return f"sparse ({values.layout}): give {name}.to_dense()"
+    return "on the device 'meta', which holds shapes and no numbers" if values.device.type == "meta" else ""

@@ -7,7 +7,7 @@ __all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable"]
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial, update_wrapper
 from typing import Any
 
 import torch
@@ -72,13 +72,43 @@ def fixed_threads(threads: int) -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """numba's compiler, with its options, keeping its results on disk where there is a place to write to."""
-    import numba
+    """numba's compiler, with its options, keeping its results on disk where there is a place to write to.
 
-    if function is None:
-        return partial(compiled, **options)
-    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
-    try:
-        return numba.njit(cache=True, **settings)(function)
-    except RuntimeError:  # neither the package nor the home directory is writable
-        return numba.njit(**settings)(function)
+    Example:
+        >>> twice = compiled(lambda n: 2 * n)
+        >>> twice(21)
+        42
+    """
+    return partial(compiled, **options) if function is None else Compiled(function, options)
+
+
+class Compiled:
+    """A function that numba compiles when it is first called, from Python or by another that is compiled.
+
+    numba is imported then: it takes 50 MB and a quarter of a second, which those who only read results need not.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher(*arguments)
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        import numba
+
+        try:
+            return numba.njit(cache=True, **self._settings)(self.py_func)
+        except RuntimeError:  # neither the package nor the home directory is writable
+            return numba.njit(**self._settings)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks for, of a name in a function that it compiles."""
+        return self._dispatcher._numba_type_
+
+    def __reduce__(self) -> str:
+        return str(self.py_func.__qualname__)  # pickled as functions are, by name

@@ -12,6 +12,7 @@ __all__ = ["Lock", "append_digest", "digest", "is_intact", "remove_leftovers", "
 import contextlib
 import hashlib
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ except ImportError:  # Windows has no flock: every lock is granted there
 
 #: Bytes of the digest that `append_digest` adds.
 DIGEST = 16
+_READING_UMASK = threading.Lock()
 
 
 @contextmanager
@@ -159,9 +161,10 @@ def _flush_directory(folder: Path) -> None:
 
 
 def _umask() -> int:
-    """The process's umask, which can be read only by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    """The process's umask, which can be read only by setting it: by one thread at a time, or it would stay so."""
+    with _READING_UMASK:
+        mask = os.umask(0o077)
+        os.umask(mask)
     return mask
 
 

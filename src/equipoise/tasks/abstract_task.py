@@ -220,7 +220,7 @@ def _first_outside(rows: Any, low: Any, high: Any) -> Any:
 def _real(value: Any, name: str) -> Tensor:
     """What a user gave, as float32 or float64."""
     tensor = as_tensor(value, name)
-    if tensor.is_complex() or tensor.dtype == torch.bool:
+    if tensor.dtype == torch.bool:
         raise TypeError(f"{name} should hold real numbers, got {tensor.dtype}")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 

@@ -59,7 +59,7 @@ def named_prior(prior: Prior, names: Sequence[str] | None, theta: Any, x: Any) -
 
 def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     """θ as a float tensor with shape `(N, D)` and x as it will be held, or an error that says what is wrong."""
-    theta = _numbers(as_tensor(theta, "theta"), "theta")
+    theta = as_tensor(theta, "theta").detach()
     if theta.ndim != 2 or theta.shape[1] != prior.dim:
         raise ValueError(
             f"theta should have shape (N, {prior.dim}) for this prior, got {tuple(theta.shape)}"
@@ -95,20 +95,6 @@ def check_pairs(theta: Any, x: Any, prior: Prior, dtype: torch.dtype) -> Pairs:
     return Pairs(theta, x)
 
 
-def _numbers(values: Tensor, name: str) -> Tensor:
-    """A dense tensor of real numbers, without its graph, or a TypeError."""
-    wrong = ""
-    if values.is_complex():
-        wrong = "complex: give real and imaginary parts apart"
-    elif values.layout != torch.strided:
-        wrong = f"sparse ({values.layout}): give {name}.to_dense()"
-    elif values.device.type == "meta":
-        wrong = "on the device 'meta', which holds shapes and no numbers"
-    if wrong:
-        raise TypeError(f"{name} should be an array of real numbers, and is {wrong}")
-    return values.detach()
-
-
 def _observations(x: Any) -> Any:
     """x as a tensor, or as it is where it is not in memory: anything with a shape and rows by index."""
     x = getattr(x, "lazy_x", x)  # of simulations and stores
@@ -118,10 +104,8 @@ def _observations(x: Any) -> Any:
         raise TypeError(f"x should be an array of real numbers, and is of dtype {x.dtype}")
     if isinstance(x, np.ndarray) and not isinstance(x, np.memmap):
         return torch.from_numpy(np.ascontiguousarray(x))
-    if isinstance(x, list | tuple):
-        x = as_tensor(x, "x")
-    if isinstance(x, Tensor):
-        return _numbers(x, "x")
+    if isinstance(x, list | tuple | Tensor):
+        return as_tensor(x, "x").detach()
     if not _stays_where_it_is(x):
         raise TypeError(
             f"x should be an array or a tensor, and is of type {type(x).__name__}. Give simulations as pairs or "
