@@ -28,6 +28,8 @@ from .surrogates import Surrogate, TemperedSurrogate
 
 #: Draws behind the mass of a posterior inside the prior's support, and how often draws outside are replaced.
 INSIDE_DRAWS, MOST_ROUNDS = 1024, 200
+#: The fewest draws that are asked for at once, to replace those outside.
+LEAST_DRAWN = 32
 #: Observations of which it is kept what is known.
 KEPT = 64
 #: Observations that diagnostics ask for at once.
@@ -193,12 +195,15 @@ def untempered_of(s: Surrogate) -> Untempered:
             columns = missing.any(0).nonzero().squeeze(1)
             if len(columns) == 0:
                 return theta
-            fresh, _ = s.draw(n, known.x[columns], generator)
-            chosen = member[:, columns][None, ..., None].expand(1, -1, -1, prior.dim)
+            left = missing[:, columns]
+            number = min(n, max(LEAST_DRAWN, 2 * int(left.sum(0).max())))
+            rows = left.to(torch.int8).argsort(dim=0, descending=True, stable=True)[:number]  # missing ones first
+            fresh, _ = s.draw(number, known.x[columns], generator)
+            chosen = member[:, columns].gather(0, rows)[None, ..., None].expand(1, -1, -1, prior.dim)
             fresh = fresh.to(like).gather(0, chosen)[0]
-            take = missing[:, columns] & prior.contains(fresh)
-            theta[:, columns] = torch.where(take.unsqueeze(-1), fresh, theta[:, columns])
-            missing[:, columns] &= ~take
+            take = left.gather(0, rows) & prior.contains(fresh)
+            at = rows[take], columns.expand_as(rows)[take]
+            theta[at], missing[at] = fresh[take], False
         raise RuntimeError("almost all draws of the posterior lie outside the prior's support: it cannot be tempered")
 
     def points(n: int, known: Observed) -> tuple[Tensor, Tensor]:
