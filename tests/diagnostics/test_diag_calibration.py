@@ -424,7 +424,7 @@ def test_the_local_check_finds_the_bin():
     np.testing.assert_allclose(found.coverage[0], [(rank[low] <= u).mean() for u in (0.5, 0.8, 0.95)])
     expected = stats.binom.cdf((rank[low] <= 0.5).sum(), 1000, 0.5) * 12
     np.testing.assert_allclose(found.p_value[0, 0], min(expected, 1), rtol=1e-8)
-    assert "bin 1" in str(found) and "bin 2" in str(found) and "bin 3" not in str(found)
+    assert "group 1" in str(found) and "group 2" in str(found) and "group 3" not in str(found)
     with pytest.raises(ValueError, match="entropy"):
         local_check(rank, np.full(4000, np.nan))
 

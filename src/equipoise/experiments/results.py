@@ -315,6 +315,8 @@ class _Put:
         values, size = rows.values, math.prod(self._shape)
         if len(self._at) < size and values.dtype.kind in "iub":  # something is missing, and will be NaN
             values = values.astype(np.float64)
+        if values.dtype.kind == "O":  # NaN where a stack does not have the variable
+            values = np.where(values != values, "", values)
         nothing = {"O": "", "f": np.nan}.get(values.dtype.kind, 0)
         found = np.full((size, *values.shape[1:]), nothing, values.dtype)
         found[self._at] = values
