@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,15 +209,31 @@ def test_data_on_the_gpu_are_never_streamed(monkeypatch: pytest.MonkeyPatch) -> 
             assert not held.stream and data.Data([x.to("cuda")], [x], torch.device(device)).stream
 
 
-def test_memory_that_is_held_and_not_used_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(8, 3)
-    with pretended_gpu(), monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, 1 << 34))
-        assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
-        patch.setattr(torch.cuda, "memory_reserved", lambda device=None: 1 << 30)
-        assert not data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
-        patch.setattr(torch.cuda, "memory_allocated", lambda device=None: 1 << 30)
-        assert data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
+HELD = """
+from unittest import mock
+import torch
+from equipoise.training import data
+from pretend import pretended_gpu
+
+def streams(free, reserved, allocated):
+    x, found = torch.randn(8, 3), {"mem_get_info": (free, 1 << 34), "memory_reserved": reserved}
+    found |= {"memory_allocated": allocated}
+    with pretended_gpu():
+        fakes = {name: lambda device=None, value=value: value for name, value in found.items()}
+        with mock.patch.multiple(torch.cuda, **fakes):
+            return data.Data([x.to("cuda")], [x], torch.device("cuda")).stream
+
+print(streams(0, 0, 0), streams(0, 1 << 30, 0), streams(0, 1 << 30, 1 << 30))
+"""
+
+
+def test_memory_that_is_held_and_not_used_is_free() -> None:
+    """In a process of its own, which remembers nothing of other pretended GPUs."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        [sys.executable, "-c", HELD], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == ["True", "False", "True"], found.stderr
 
 
 def test_members_that_leave() -> None:
