@@ -30,7 +30,7 @@ from equipoise.diagnostics.local_check import local_check
 from equipoise.training.crossfit import out_of_fold
 from equipoise.training.settings import SMALL
 from problems import PROBLEMS
-from temperatures import OWN, PRIOR, TEMPERATURES, choose, judged, points_of
+from temperatures import OWN, PRIOR, TEMPERATURES, at_temperature, choose, judged, points_of
 
 #: Slopes that are tried.
 SLOPES = (-0.4, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4)
@@ -51,16 +51,9 @@ def looked_at(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> d
     toss = torch.rand(ratio.shape[1], generator=gen, device=ratio.device)
     found: dict[float, Seen] = {}
     for slope in SLOPES:
-        rows: dict[str, list[Tensor]] = {"rank": [], "effective": [], "log_prob": []}
-        for t in TEMPERATURES:
-            at = (t * (slope * s).exp()).clamp(max=1.0)
-            log_w, density = at * ratio - log_g, log_prior + at * ratio
-            w = (log_w - log_w.amax(0)).exp()
-            above = (w[1:] * (density[1:] > density[0])).sum(0)
-            rows["rank"].append((above + toss * w[0]) / w.sum(0))
-            rows["effective"].append(w.sum(0).square() / w.square().sum(0))
-            rows["log_prob"].append(density[0] - log_w[1:].logsumexp(0))
-        found[slope] = {name: torch.stack(values).cpu().numpy() for name, values in rows.items()}
+        powers = [(t * (slope * s).exp()).clamp(max=1.0) for t in TEMPERATURES]
+        at = [at_temperature(t, ratio, log_prior, log_g, toss) for t in powers]
+        found[slope] = {name: torch.stack([one[name] for one in at]).cpu().numpy() for name in at[0]}
         found[slope]["entropy"] = entropy.cpu().numpy()
     return found
 

@@ -65,6 +65,20 @@ def points_of(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> I
         yield q.at(at, known).double(), prior.log_prob(at).double()
 
 
+def at_temperature(
+    t: float | Tensor, ratio: Tensor, log_prior: Tensor, log_g: Tensor, toss: Tensor
+) -> dict[str, Tensor]:
+    """HPD rank of θ*, the first point, effective points and log q_t(θ*|x*) of each pair; t may be one for each."""
+    log_w, density = t * ratio - log_g, log_prior + t * ratio
+    w = (log_w - log_w.amax(0)).exp()
+    above = (w[1:] * (density[1:] > density[0])).sum(0)
+    return {
+        "rank": (above + toss * w[0]) / w.sum(0),
+        "effective": w.sum(0).square() / w.square().sum(0),
+        "log_prob": density[0] - log_w[1:].logsumexp(0),
+    }
+
+
 @torch.no_grad()
 def looked_at(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> dict[str, np.ndarray]:
     """HPD ranks, effective points and log q_t(θ*|x*), each with shape `(T, n)`; see `diagnostics.tempered_ranks`."""
@@ -73,17 +87,9 @@ def looked_at(posterior: eq.Posterior, theta: Tensor, x: Tensor, seed: int) -> d
     for ratio, log_prior in points_of(posterior, theta, x, seed):
         log_g = torch.logaddexp(ratio + math.log(OWN), torch.full_like(ratio, math.log(PRIOR)))
         toss = torch.rand(ratio.shape[1], generator=gen, device=ratio.device)
-        rows: dict[str, list[Tensor]] = {name: [] for name in found}
-        for t in TEMPERATURES:
-            log_w = t * ratio - log_g
-            density = log_prior + t * ratio
-            w = (log_w - log_w.amax(0)).exp()
-            above = (w[1:] * (density[1:] > density[0])).sum(0)
-            rows["rank"].append((above + toss * w[0]) / w.sum(0))
-            rows["effective"].append(w.sum(0).square() / w.square().sum(0))
-            rows["log_prob"].append(density[0] - log_w[1:].logsumexp(0))
-        for name, values in rows.items():
-            found[name].append(torch.stack(values))
+        at = [at_temperature(t, ratio, log_prior, log_g, toss) for t in TEMPERATURES]
+        for name in found:
+            found[name].append(torch.stack([one[name] for one in at]))
     return {name: torch.cat(values, 1).cpu().numpy() for name, values in found.items()}
 
 
