@@ -137,7 +137,7 @@ def test_a_compiler_that_fails_costs_speed_and_not_the_training(monkeypatch: pyt
         raise ValueError("no such instruction")
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
-    members, data = [Member(resolve("npe"), 1)], [pairs(seed=3)]
+    members, data = [Member(resolve("rnpe"), 1)], [pairs(seed=3)]
     with pytest.warns(UserWarning, match="could not compile the training step .*no such instruction"):
         (tried,) = train(members, data, settings=dataclasses.replace(SMALL, compile=True))
     assert tried.history.attrs["compiled"] == 0
@@ -159,7 +159,7 @@ def test_kept_weights_are_torchs_moving_average(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(loop, "step", recorded)
     settings = dataclasses.replace(SMALL, epochs=3, keep="last", schedule="cycle", average=0.6, compile=False)
-    (trained,) = train([Member(resolve("npe"), 1)], [pairs()], settings=settings)
+    (trained,) = train([Member(resolve("rnpe"), 1)], [pairs()], settings=settings)
     module = torch.nn.Linear(seen[0].shape[1], 1, bias=False)
     averaged = torch.optim.swa_utils.AveragedModel(
         module, avg_fn=lambda mean, new, n: mean.lerp(new, 1 - min(0.6, (1 + float(n)) / (10 + float(n))))

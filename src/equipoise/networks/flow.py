@@ -205,27 +205,19 @@ class Flow(Network):
             offset = offset + log_slopes.sum(-1)
         return offset + self._log_base(u)
 
-    def stack_ratio(self, flat: Tensor, code: Tensor, x: Tensor, embedded: bool = False) -> Tensor:
-        single = code.ndim == 4 and code.shape[1] == 1 and self.univariate == "spline" and flat.dtype == torch.float32
-        if not (embedded and single and plain_on_cpu(flat, x)):
-            return super().stack_ratio(flat, code, x, embedded)
-        from .flow_gradient import log_ratio
-
-        code, x = (t.expand(len(flat), *t.shape[1:]) for t in (code.squeeze(1), x))
-        return log_ratio(self._places, flat, code[..., : self.dim], code[..., self.dim], x).unsqueeze(1)
-
     @cached_property
-    def _places(self) -> Any:
-        """Where the weights lie in a row of the buffer, as `flow_gradient` needs it."""
-        from .flow_gradient import Shape
+    def packing(self) -> Any:
+        """Where the weights of splines lie, as `flow_gradient` needs it."""
+        from .flow_gradient import Packing
 
         starts = dict(zip(self.layout.shapes, accumulate(self.layout.padded, initial=0), strict=False))
         names = [[f"flow.{t}.{i}" for i in range(len(self.hidden) + 1)] for t in range(self.transforms)]
-        layers = (
-            tuple((starts[f"{n}.weight"], starts[f"{n}.bias"], *self.layout.shapes[f"{n}.weight"]) for n in hyper)
+        places = [
+            [(starts[f"{n}.weight"], starts[f"{n}.bias"], *self.layout.shapes[f"{n}.weight"]) for n in hyper]
             for hyper in names
-        )
-        return Shape(self.dim, self.bins, self.start != "prior_base", tuple(layers))
+        ]
+        sizes = self.dim, self.embedding.features, self.bins, self.start != "prior_base"
+        return Packing.of(sizes, places, self._stages(torch.device("cpu")), self.layout.trainable.numpy())
 
     def sample(self, p: StackedWeights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """θ and its log-ratio from base noise.

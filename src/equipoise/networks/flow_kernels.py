@@ -17,12 +17,8 @@ from __future__ import annotations
 __all__ = ["SortedTransform", "carried"]
 
 import dataclasses
-import functools
 import math
-import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, groupby, pairwise, product
 from typing import Any
 
@@ -32,7 +28,7 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from equipoise.support.devices import compiled
+from equipoise.support.devices import compiled, workers
 
 from .spline import BOUND
 from .stacked_weights import StackedWeights, dense, selu
@@ -201,25 +197,8 @@ def carried(
         carry(blocks)
     else:
         cuts = [len(blocks) * k // threads for k in range(threads + 1)]
-        list(_workers(torch.get_num_threads(), os.getpid()).map(carry, (blocks[i:j] for i, j in pairwise(cuts))))
+        list(workers(torch.get_num_threads()).map(carry, (blocks[i:j] for i, j in pairwise(cuts))))
     return out.permute(0, 3, 2, 1).reshape(v.shape), log_slope.mT.reshape(v.shape[:-1])
-
-
-@functools.lru_cache(maxsize=1)
-def _workers(threads: int, process: int) -> ThreadPoolExecutor:
-    """Threads of this process, in each of which torch computes with one thread."""
-    ready = threading.Barrier(threads + 1)
-
-    def alone() -> None:
-        torch.set_num_threads(1)
-        ready.wait()
-
-    pool = ThreadPoolExecutor(threads)
-    for _ in range(threads):
-        pool.submit(alone)
-    ready.wait()
-    torch.set_num_threads(threads)  # what threads that are new to torch begin with
-    return pool
 
 
 def _float_of_bits(context: Any, bits: Any) -> Any:
@@ -237,8 +216,8 @@ _F = np.float32
 fused = compiled(fastmath={"contract"})
 
 
-@fused
-def _exp(v: Any) -> Any:
+@compiled(fastmath={"contract"}, forceinline=True)
+def exponential(v: Any) -> Any:
     """e^v in single precision, from e^-87 to e^88; NaN stays NaN."""
     v = _F(-87) if v < _F(-87) else v
     v = _F(88) if v > _F(88) else v
@@ -257,7 +236,7 @@ def _add_and_selu(h: Any, from_x: Any, row: Any, low: Any) -> None:
             more, values = from_x[row + u, low + b], h[u, b]
             for i in range(len(values)):
                 v = values[i] + more
-                negative = _F(SCALE * ALPHA) * (_exp(v if v < _F(0) else _F(0)) - _F(1))
+                negative = _F(SCALE * ALPHA) * (exponential(v if v < _F(0) else _F(0)) - _F(1))
                 values[i] = negative if v < _F(0) else _F(SCALE) * v
 
 
@@ -283,9 +262,9 @@ def _splines(
                         of = phi[j, b, first : first + width]
                         for i in range(width):
                             v = of[i] + more
-                            e[j, i] = _exp(v / (_F(1) + abs(v) * c))
+                            e[j, i] = exponential(v / (_F(1) + abs(v) * c))
                     else:
-                        e[j] = _exp(more / (_F(1) + abs(more) * c))
+                        e[j] = exponential(more / (_F(1) + abs(more) * c))
             # Sums of widths and heights: all of them, and up to the left end of the bin; then the bin, and its slopes.
             s[:, :width] = 0.0
             all_w, all_h, sum_w, sum_h, x0, w, y0, h, d0, d1 = s

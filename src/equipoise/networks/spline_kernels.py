@@ -107,7 +107,7 @@ def forward_with_gradient(x: Tensor, phi: Tensor, bins: int, slope: float) -> tu
     return y.view(shape), log_slope.view(shape)
 
 
-@compiled
+@compiled(forceinline=True)
 def _place(e: Any, bins: Any, value: Any, inverse: Any) -> Any:
     """The bin that a value lies in: its number, left end and width, lower end and height, and the slopes at its ends.
 

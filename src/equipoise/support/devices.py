@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable"]
+__all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable", "workers"]
 
 import os
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial, update_wrapper
+from functools import cached_property, lru_cache, partial, update_wrapper
 from typing import Any
 
 import torch
@@ -71,6 +73,27 @@ def fixed_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def workers(threads: int) -> ThreadPoolExecutor:
+    """Threads of this process, in each of which torch computes with one thread."""
+    return _workers(threads, os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _workers(threads: int, process: int) -> ThreadPoolExecutor:
+    before, ready = torch.get_num_threads(), threading.Barrier(threads + 1)
+
+    def alone() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(threads)
+    for _ in range(threads):
+        pool.submit(alone)
+    ready.wait()
+    torch.set_num_threads(before)  # what threads that are new to torch begin with
+    return pool
+
+
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """numba's compiler, with its options, keeping its results on disk where there is a place to write to.
 
@@ -91,7 +114,8 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self._settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
+        #: Under this name numba looks for whether a function that calls this one takes its code in.
+        self.targetoptions: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
 
     def __call__(self, *arguments: Any) -> Any:
         return self._dispatcher(*arguments)
@@ -101,9 +125,9 @@ class Compiled:
         import numba
 
         try:
-            return numba.njit(cache=True, **self._settings)(self.py_func)
+            return numba.njit(cache=True, **self.targetoptions)(self.py_func)
         except RuntimeError:  # neither the package nor the home directory is writable
-            return numba.njit(**self._settings)(self.py_func)
+            return numba.njit(**self.targetoptions)(self.py_func)
 
     @property
     def _numba_type_(self) -> Any:

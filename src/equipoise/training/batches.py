@@ -63,7 +63,7 @@ class Batches:
 
     def __init__(self, data: Data, rows: tuple[Tensor, Tensor], state: MemberState, size: int) -> None:
         self.data, self.state, self.size = data, state, size
-        self._train, self._validation = (table.to(data.device) for table in rows)
+        self._train, self.validation_rows = (table.to(data.device) for table in rows)
         self.order = torch.zeros(len(state.weights), self._train.shape[1], dtype=torch.int64, device=data.device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=data.device)
         # Where all members validate on the same pairs, these are read and embedded once, not once per member.
@@ -116,11 +116,11 @@ class Batches:
         """
         state, n = self.state, rolled.shape[1]
         places = torch.arange(low, low + size, device=rolled.device) % n
-        theta = self._validation[state.fold[self._one_code, None, None], rolled[:, places]]
+        theta = self.validation_rows[state.fold[self._one_code, None, None], rolled[:, places]]
         code = self.data.code_batch(state.code_set[self._one_code], theta.flatten(1)).unflatten(1, theta.shape[1:])
         if self.data.stream:  # the host reads, and need not ask the device what
             which, fold, table = self._data_set, self._fold, self._validation_reads
             places = torch.arange(low, low + size) % n
         else:
-            which, fold, table = state.data_set, state.fold, self._validation
+            which, fold, table = state.data_set, state.fold, self.validation_rows
         return code, self.data.x_batch(which[self._one_x], table[fold[self._one_x, None], places])

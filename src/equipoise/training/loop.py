@@ -10,7 +10,7 @@ are not compiled.
 
 from __future__ import annotations
 
-__all__ = ["OnEpoch", "StackInputs", "Trained", "needs_one_thread", "train_stack"]
+__all__ = ["OnEpoch", "StackInputs", "Trained", "train_stack", "trains_by_hand"]
 
 import dataclasses
 import math
@@ -51,8 +51,6 @@ SMALL = 1e8
 #: And of fewer than so many times that, they are not compiled: five flows with three layers of 96, as `eq.fit` trains
 #: them, have up to 1.6e8; five with three layers of 256 have 7e8.
 COMPILED_FROM = 3.0
-#: Where nothing is compiled, at most so many pairs are validated at once.
-PIECE = 512
 #: How many of the last epochs say how long the next will take.
 RECENT = 10
 
@@ -92,16 +90,18 @@ def train_stack(
     progress: bool | None = None,
     label: str = "training",
     stop: threading.Event | None = None,
+    threads: int | None = None,
 ) -> Trained:
     """Train a stack of members to the end; arguments as in `fit`, but `batch_size` is a number here.
 
-    `stop` is given to stacks that train at once, each on a thread of its own: where it is set, the training is
-    interrupted after its epoch.
+    `stop` and `threads` are given to stacks that train at once, each on a thread of its own: where `stop` is set, the
+    training is interrupted after its epoch; so many threads are shared by the members of all stacks.
     """
     started, device = time.monotonic(), inputs.data.device
-    plan = _plan(inputs, settings)
-    small = _small(inputs, plan) or stop is not None
-    large = not _small(inputs, plan, COMPILED_FROM) and not _by_hand(inputs, len(plan.rolled))
+    plan, by_hand = _plan(inputs, settings), trains_by_hand(inputs, settings)
+    threads = threads or torch.get_num_threads()
+    small = _small(inputs, plan) or by_hand
+    large = not _small(inputs, plan, COMPILED_FROM) and not by_hand
     undecided = settings.compile is None and plan.program.fast is None and large and compiler_available(device)
     inputs.network.embedding.prepare(device)
     all_members = inputs.state.clone()  # on the CPU; updated from the device when members leave
@@ -148,16 +148,23 @@ def train_stack(
                     steps = {n: graphs.captured(partial(step, plan, state, batches, n)) for n in set(plan.sizes)}
                     end = partial(end_epoch, plan, state, batches)
                     finish = end if inputs.data.stream else graphs.captured(end)
+                    if by_hand:
+                        from .flow_epochs import FlowEpochs  # compiles
+
+                        whole = FlowEpochs(inputs.network, plan, state, batches, threads)
                 if checkpoint is not None:
                     complete = present, state.clone(), epoch
                 new = range(epoch, min(settings.epochs, epoch + CHECK_EVERY.get(device.type, 1)))
                 for epoch in new:
                     batches.shuffle(epoch)
                     state.epoch.fill_(epoch)
-                    for size in plan.sizes:
-                        batches.receive(graphs.possible)
-                        steps[size]()
-                    finish()
+                    if by_hand:
+                        end_epoch(plan, state, batches, whole.run())
+                    else:
+                        for size in plan.sizes:
+                            batches.receive(graphs.possible)
+                            steps[size]()
+                        finish()
                     seconds[epoch], clock = time.monotonic() - clock, time.monotonic()
                 epoch, active = new.stop, state.active.cpu()
                 complete = present, state, epoch
@@ -185,11 +192,6 @@ def train_stack(
         if checkpoint is not None:
             save(*complete)
         raise
-    finally:
-        if _by_hand(inputs, len(plan.rolled)):
-            from equipoise.networks import flow_gradient  # compiles
-
-            flow_gradient.release()
     save(present, state, epoch)
     return Trained(all_members, seconds, plan.program.fast is not None, spent + time.monotonic() - started)
 
@@ -213,8 +215,7 @@ def _plan(inputs: StackInputs, settings: Settings) -> Plan:
         batch=batch,
         sizes=sizes,
         least=least,
-        # Nothing new has to be compiled where a piece is as large as a batch.
-        piece=-(-validation // -(-validation // PIECE)) if _by_hand(inputs, rolls) and not settings.compile else batch,
+        piece=batch,  # so that nothing new has to be compiled
         rolled=torch.stack([torch.cat([g.roll(r) for g in groups]) for r in range(rolls)]).to(device),
     )
 
@@ -234,17 +235,16 @@ def _small(inputs: StackInputs, plan: Plan, times: float = 1.0) -> bool:
     return flat and products < times * SMALL and inputs.data.device.type == "cpu"
 
 
-def needs_one_thread(inputs: StackInputs, settings: Settings) -> bool:
-    """Whether a stack trains as fast on one thread, so that others can train at the same time."""
-    plan = _plan(inputs, settings)
-    return _by_hand(inputs, len(plan.rolled)) and _small(inputs, plan, COMPILED_FROM) and not settings.compile
+def trains_by_hand(inputs: StackInputs, settings: Settings) -> bool:
+    """Whether `flow_epochs` trains a stack: spline flows, by maximum likelihood, in single precision, on a CPU.
 
-
-def _by_hand(inputs: StackInputs, rolls: int) -> bool:
-    """Whether the gradient of the log-ratio is computed by `networks.flow_gradient`, which is not compiled."""
-    network = inputs.network
+    It leaves threads to other stacks, so that several can train at once.
+    """
+    network, data = inputs.network, inputs.data
+    likelihood = max(map(rolls_needed, inputs.objectives)) == 1 and not settings.compile
+    held = inputs.embedded and data.x is not None and data.device.type == "cpu"
     single = inputs.state.weights.dtype == torch.float32
-    return inputs.embedded and rolls == 1 and single and isinstance(network, Flow) and network.univariate == "spline"
+    return likelihood and held and single and isinstance(network, Flow) and network.univariate == "spline"
 
 
 def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int, int]:
@@ -266,10 +266,13 @@ def epochs_left(state: MemberState, settings: Settings, done: int) -> tuple[int,
     return least, min(rest, max(least, min(done, 3 * least)))
 
 
-def end_epoch(plan: Plan, state: MemberState, batches: Batches) -> None:
-    """Validate, record the epoch, and decide what becomes of each member, in place."""
+def end_epoch(plan: Plan, state: MemberState, batches: Batches, losses: Tensor | None = None) -> None:
+    """Validate, record the epoch, and decide what becomes of each member, in place.
+
+    `losses` are those of the validation pairs, with shape `(M,)`, where they are known.
+    """
     train, train_balance = state.loss_sum / len(plan.sizes), state.balance_sum / len(plan.sizes)
-    validation, balance = _validate(plan, state, batches)
+    validation, balance = _validate(plan, state, batches) if losses is None else (losses, train_balance)
     values = torch.stack((train, validation, train_balance, balance, state.learning_rate), dim=1)  # as `HISTORY`
     trained = torch.where(state.active, 0.0, float("nan"))  # who does not train any more leaves no record
     state.history.index_copy_(2, state.epoch.unsqueeze(0), (values + trained.unsqueeze(1)).unsqueeze(2))

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .loop import StackInputs, Trained, needs_one_thread, train_stack
+from equipoise.support.devices import workers
+
+from .loop import StackInputs, Trained, train_stack, trains_by_hand
 from .settings import Settings
 
 
@@ -45,11 +47,12 @@ def trained_at_once(
     jobs = []
     for k in range(number):
         jobs.append(job(k))
-        if not needs_one_thread(jobs[-1].inputs, settings):
+        if not trains_by_hand(jobs[-1].inputs, settings):
             return None
     stop, before = threading.Event(), torch.get_num_threads()
+    workers(before)  # made once, before several ask for them
     try:
-        with ThreadPoolExecutor(min(before, number)) as pool:
+        with ThreadPoolExecutor(number) as pool:
             waiting = [
                 pool.submit(
                     train_stack,
@@ -58,6 +61,7 @@ def trained_at_once(
                     progress=progress if k == 0 else False,
                     label=f"training {number} stacks at once",
                     stop=stop,
+                    threads=before,
                     **options,
                 )
                 for k, (inputs, options) in enumerate(jobs)

@@ -173,11 +173,8 @@ def update(
     if in_memory(arrays):
         from . import adam_loop  # compiles
 
-        t = float(steps)
-        biases = 1 - BETA_1**t, math.sqrt(1 - BETA_2**t)
         largest = math.inf if clip is None else clip
-        rate = learning_rate * active
-        adam_loop.update(arrays, rate, (weight_decay, largest, BETA_1, BETA_2, EPS, *biases))
+        adam_loop.update(arrays, learning_rate * active, (weight_decay, largest, BETA_1, BETA_2, EPS), int(steps))
         return
     if clip is not None:
         gradient = limit(gradient, trainable, clip)
