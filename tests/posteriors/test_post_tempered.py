@@ -198,3 +198,17 @@ def test_arviz_has_one_chain() -> None:
     torch.testing.assert_close(
         torch.as_tensor(np.asarray(data["sample_stats"]["lp"]))[0], p.log_prob(theta[0], torch.zeros(4))
     )
+
+
+@pytest.mark.parametrize("kind", ["random", "prior"])
+@pytest.mark.parametrize("members", [1, 3])
+def test_draws_come_with_the_density_at_them(kind: str, members: int) -> None:
+    posterior = random_posterior(kind, members)
+    if members > 1:
+        posterior = posterior.weighted([0.5, 0.3, 0.2])
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    q, known = posterior.untempered(), posterior.observed(x)
+    theta, ratio = q.rated(40, known, torch.Generator().manual_seed(1))
+    wanted = posterior.log_prob(theta, x) - BOX.log_prob(theta)
+    torch.testing.assert_close(ratio, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(theta, q.draw(40, known, torch.Generator().manual_seed(1)))

@@ -247,7 +247,7 @@ def ranks_of(
     mapped = prior.has_normal_map
     with seeded(stream):
         broad = prior.sample((numbers.prior, batch)).to(theta)
-    own, log_z, moments = _own(q, x, broad, stream, s, numbers)
+    own, own_ratio, log_z, moments = _own(q, x, broad, stream, s, numbers)
     gaussians = []
     if moments is not None:
         gaussians = _ladder(*moments, prior.to_normal(broad) if mapped else broad, mapped, numbers.ladder)
@@ -266,7 +266,12 @@ def ranks_of(
     log_prior = prior.log_prob(points).to(theta)
     inside = log_prior.isfinite()
     at = torch.where(inside.unsqueeze(-1), points, broad[:1])
-    ratio = (q.at(at, x) - log_z).double()
+    if own_ratio is None:
+        ratio = (q.at(at, x) - log_z).double()
+    else:  # which need not be evaluated again
+        new = torch.cat([at[:1], at[1 + len(own_ratio) :]])
+        first, rest = (q.at(new, x) - log_z).double().split([1, len(new) - 1])
+        ratio = torch.cat([first, own_ratio.double(), rest])
     terms = []
     if gaussians:
         z = prior.to_normal(at) if mapped else at
@@ -287,17 +292,17 @@ def ranks_of(
 
 def _own(
     q: Untempered, x: Observed, broad: Tensor, stream: torch.Generator, s: Surrogate | None, numbers: Points
-) -> tuple[Tensor | None, Tensor, tuple[Tensor, Tensor] | None]:
-    """Draws of q, or None; what normalises its log-ratio, `(B,)`; its mean `(B, D)` and covariance `(B, D, D)`, or None
-    where no Gaussians are wanted.
+) -> tuple[Tensor | None, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]:
+    """Draws of q, or None; their normalised log-ratios, where they are known; what normalises q's, `(B,)`; its mean
+    `(B, D)` and covariance `(B, D, D)`, or None where no Gaussians are wanted.
     """
     prior, log_z = q.prior, broad.new_zeros(broad.shape[1])
-    own, rows, weights = None, None, None
+    own, own_ratio, rows, weights = None, None, None, None
     if q.draw is not None:
         # Draws of their own: proposals learnt from the points that they weight would flatten the largest weights.
-        own = q.draw(numbers.own, x, stream)
+        own, own_ratio = q.rated(numbers.own, x, stream)
         if not numbers.ladder:
-            return own, log_z, None
+            return own, own_ratio, log_z, None
         rows = q.draw(numbers.own, x, stream)
     elif s is not None and s.kind != "classifier":  # draws of a density that is not normalised: for its moments alone
         rows = s.draw(numbers.own, x.x, stream)[0].flatten(0, 1).to(broad)
@@ -311,7 +316,7 @@ def _own(
     weights = torch.full(z.shape[:2], 1 / len(z), dtype=z.dtype, device=z.device) if weights is None else weights
     mean = torch.einsum("nb,nbi->bi", weights, z)
     centred = z - mean
-    return own, log_z, (mean, torch.einsum("nb,nbi,nbj->bij", weights, centred, centred))
+    return own, own_ratio, log_z, (mean, torch.einsum("nb,nbi,nbj->bij", weights, centred, centred))
 
 
 def _ladder(

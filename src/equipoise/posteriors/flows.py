@@ -64,18 +64,19 @@ def raw_draws(
 
 def draw(flow: Flow | Mixture, stack: StackedWeights, n: int, x: Tensor, generator: torch.Generator) -> Tensor:
     """n draws of a single member for each x, `(n, B, D)`, rejected until they lie in the prior's support."""
-    return draw_from(flow, stack, n, flow.embed(stack, x.unsqueeze(0)), generator)
+    return draw_from(flow, stack, n, flow.embed(stack, x.unsqueeze(0)), generator)[0]
 
 
 def draw_from(
     flow: Flow | Mixture, stack: StackedWeights, n: int, features: Tensor, generator: torch.Generator
-) -> Tensor:
-    """As `draw`, from the features of x, with shape `(1, B, C)`."""
+) -> tuple[Tensor, Tensor]:
+    """As `draw`, from the features of x, with shape `(1, B, C)`; and what `Flow.sample` says of each draw, `(n, B)`."""
     device, prior = some_weights(stack).device, flow.prior
     batch, limit = features.shape[1], chunk(device)
     height = max(1, limit // batch)
     rows = [min(height, n - done) for done in range(0, n, height)]
-    theta = torch.cat([raw_draws(flow, stack, features, r, generator)[0][0] for r in rows])
+    parts = [raw_draws(flow, stack, features, r, generator) for r in rows]
+    theta, ratio = (torch.cat([part[i][0] for part in parts]) for i in range(2))
     outside = ~prior.contains(theta)
     drawn = torch.full((batch,), float(n), device=device)  # candidates so far, by observation
     accepted = n - outside.sum(0)
@@ -91,15 +92,16 @@ def draw_from(
             )
         row, column = outside.nonzero(as_tuple=True)
         asked = max(1, min(2 * asked, limit // len(row), 1024))
-        candidates = raw_draws(flow, stack, features[:, column], asked, generator)[0][0]  # (asked, rows, D)
+        candidates, ratios = (v[0] for v in raw_draws(flow, stack, features[:, column], asked, generator))
         good = prior.contains(candidates)
         first, found = good.to(torch.int8).argmax(0), good.any(0)
-        pick = candidates[first, torch.arange(len(row), device=device)]
-        theta[row[found], column[found]] = pick[found]
+        picked = first, torch.arange(len(row), device=device)
+        theta[row[found], column[found]] = candidates[picked][found]
+        ratio[row[found], column[found]] = ratios[picked][found]
         outside[row[found], column[found]] = False
         drawn.index_add_(0, column, torch.full_like(column, asked, dtype=drawn.dtype))
         accepted.index_add_(0, column, good.sum(0))
-    return theta
+    return theta, ratio
 
 
 def fixed_points(

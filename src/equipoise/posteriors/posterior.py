@@ -424,20 +424,38 @@ class Posterior(MemberStack):
             return Untempered(self.prior, some_weights(stack), log_ratio)
         flow, alone = self._flow(), self.members
 
-        def draw(n: int, known: Observed, generator: torch.Generator) -> Tensor:
+        def features_of(m: int, known: Observed) -> Tensor:
+            return known.x[:, m, : alone[m].network.embedding.features]
+
+        def drawn(n: int, known: Observed, generator: torch.Generator, rated: bool) -> tuple[Tensor, Tensor]:
+            """Draws `(n, B, D)` and, if they are `rated`, the log-ratios of all members there, `(M, n, B)`."""
             member = self._chosen(n, generator)
             theta = torch.empty(n, len(known), self.prior.dim, dtype=self.dtype, device=self.device)
+            ratio = theta.new_empty(len(alone), n, len(known))
             for m, one in enumerate(alone):
                 mine = (member == m).nonzero().squeeze(1)
-                if len(mine):
-                    features = known.x[:, m, : one.network.embedding.features].unsqueeze(0)
-                    theta[mine] = flows.draw_from(one._flow(), one.stack, len(mine), features, generator)
-            return theta
+                if len(mine) == 0:
+                    continue
+                features = features_of(m, known).unsqueeze(0)
+                theta[mine], ratio[m, mine] = flows.draw_from(one._flow(), one.stack, len(mine), features, generator)
+            for m, other in enumerate(alone if rated else ()):
+                rest = (member != m).nonzero().squeeze(1)
+                if len(rest):
+                    at = log_ratio_of(other.network, other.stack)
+                    ratio[m, rest] = at(theta[rest].unsqueeze(0), features_of(m, known).unsqueeze(1))[0]
+            return theta, ratio
+
+        def draw(n: int, known: Observed, generator: torch.Generator) -> Tensor:
+            return drawn(n, known, generator, False)[0]
+
+        def draw_rated(n: int, known: Observed, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+            theta, ratio = drawn(n, known, generator, True)
+            return theta, self._mean(ratio - known.log_normalizer.T.unsqueeze(1))
 
         def points(n: int, known: Observed) -> tuple[Tensor, Tensor]:
             return flows.fixed_points(flow, stack, n, known.x.movedim(1, 0), self.log_weights)
 
-        return Untempered(self.prior, some_weights(stack), log_ratio, draw, points)
+        return Untempered(self.prior, some_weights(stack), log_ratio, draw, points, draw_rated)
 
     def _pieces(self, x: Tensor, evaluations: int) -> range:
         """Where pieces of the observations begin that are tempered together."""

@@ -243,6 +243,7 @@ class Untempered:
         log_ratio: log q - log p inside the support, as `engine` takes it: from θ `(1, P, B, D)` and `Observed` to
             `(1, P, B)`; normalised if there are draws.
         draw, points: draws of q, and fixed points; None for a density that is known by its log-ratio alone.
+        draw_rated: draws with their log-ratios, where these cost less than evaluating q there.
     """
 
     prior: Prior
@@ -250,6 +251,15 @@ class Untempered:
     log_ratio: EngineRatio
     draw: Draw | None = None
     points: Points | None = None
+    draw_rated: Callable[[int, Observed, torch.Generator], tuple[Tensor, Tensor]] | None = None
+
+    def rated(self, n: int, x: Observed, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """n draws for each observation, with shape `(n, B, D)`, and the log-ratios there, `(n, B)`."""
+        if self.draw_rated is not None:
+            return self.draw_rated(n, x, generator)
+        assert self.draw is not None
+        theta = self.draw(n, x, generator)
+        return theta, self.at(theta, x)
 
     def at(self, theta: Tensor, x: Observed) -> Tensor:
         """The log-ratio at θ with shape `(P, B, D)`: `(P, B)`."""
