@@ -1,18 +1,25 @@
-"""Equipoise beside sbi and lampe: the same simulations, the same cores, one problem after another.
+"""Equipoise beside sbi, lampe and BayesFlow: the same simulations and cores, one problem after another.
 
     python benchmarks/peers.py [--problems choose,slcp] [--budgets 1000,2000] [--methods equipoise,sbi-maf]
-                               [--threads 1] [--again] [--quick] [--no-verdicts] [--out results/peers.csv]
+                               [--threads 1] [--networks 5] [--again] [--quick] [--no-verdicts]
+                               [--out results/peers.csv]
 
 Each fit runs in a process of its own. Measured are
 
 - CPU and wall seconds of the fit alone: not of imports, simulating and judging. CPU seconds include child processes.
+  Every method has trained once on 64 pairs before, so what is imported or compiled by a first fit is in no time.
 - the mean log posterior density of 2,000 fresh pairs, of single networks and of mixtures with equal weights. Densities
   are cut to the prior's support and renormalised, as sbi's `log_prob` and `sample` are.
 - the verdict on these pairs: of `eq.diagnose` for peers, from weighted points (`temperatures.py`) for Equipoise.
 
 sbi's NPE has its defaults (MAF or NSF, x z-scored, no embedding) and sees x flattened. lampe has no training loop:
 here its NPE trains a neural spline flow as in its tutorials (Adam at 1e-3, gradients clipped at 1, x and θ z-scored),
-with sbi's validation share and patience. BayesFlow is not here: it needs keras.
+with sbi's validation share and patience. BayesFlow's `BasicWorkflow` has its defaults (affine coupling flow, 100 epochs
+of batches of 32, no validation) on keras' torch backend, and standardises x too. It computes only where `--methods`
+names it: the project does not depend on it. `pip install "bayesflow>=2"` beside torch is what it needs.
+
+A peer's networks are trained one after another. `--networks 1` trains one: enough to compare times, as with
+`--threads 2`. Rows of one network and of mixtures stand side by side in the file.
 
 Rows are appended to the file as they come. What is in it is not computed again, unless `--again`, and of several rows
 for the same fit the last counts. The table is then printed from the file (`results/speed.py`).
@@ -23,8 +30,8 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
-import importlib
 import importlib.metadata
+import importlib.util
 import io
 import itertools
 import json
@@ -57,7 +64,10 @@ from speed import FIELDS, key_of, read, table  # noqa: E402
 #: Variants of Equipoise: what `eq.fit` is given beside simulations and prior.
 VARIANTS: dict[str, dict[str, Any]] = {"equipoise": {}, "equipoise-5": {"members": 5}}
 METHODS = (*VARIANTS, "sbi-maf", "sbi-nsf", "lampe-nsf")
-NETWORKS = 5
+#: Methods that compute only where they are named, and what installs them.
+ON_DEMAND = {"bayesflow": 'pip install "bayesflow>=2"'}
+#: Networks of a peer, and those of everything where it shall be quick.
+NETWORKS, FEW = 5, 2
 #: Seeds of the simulations: those that train, and those that judge.
 TRAIN, FRESH = 0, 10_000
 #: Draws for each x that measure the mass inside the prior: those that decide, and how many follow.
@@ -134,7 +144,29 @@ def lampe_network(kind: str, prior: Any, theta: Tensor, x: Tensor, epochs: int) 
     )
 
 
-PEERS = {"sbi": sbi_network, "lampe": lampe_network}
+def bayesflow_network(kind: str, prior: Any, theta: Tensor, x: Tensor, epochs: int) -> Network:
+    """One coupling flow of BayesFlow's `BasicWorkflow`, trained with its defaults; x is standardised as θ is."""
+    import keras
+    from bayesflow import BasicWorkflow
+
+    keras.utils.set_random_seed(int(torch.randint(2**31, ())))
+    names = {"inference_variables": "theta", "inference_conditions": "x"}
+    workflow = BasicWorkflow(**names, standardize="all")
+    workflow.fit_offline(
+        {"theta": theta.numpy(), "x": x.numpy()}, verbose=0, **({"epochs": epochs} if epochs < 100 else {})
+    )
+
+    def log_prob(t: Tensor, o: Tensor) -> Tensor:
+        return torch.as_tensor(workflow.log_prob({"theta": t.numpy(), "x": o.numpy()}))
+
+    def sample(n: int, o: Tensor) -> Tensor:
+        draws = workflow.sample(num_samples=n, conditions={"x": o.numpy()})["theta"]
+        return torch.as_tensor(draws).to(o).transpose(0, 1)
+
+    return Network(log_prob, sample)
+
+
+PEERS = {"sbi": sbi_network, "lampe": lampe_network, "bayesflow": bayesflow_network}
 
 
 def draw(network: Network, n: int, x: Tensor) -> Tensor:
@@ -187,17 +219,16 @@ def cpu_seconds() -> float:
 
 
 def warm_up(method: str) -> None:
-    """Import what a fit imports when it is first called: the packages, and what torch imports in its first step."""
-    if method in VARIANTS:  # numba compiles once per machine, and keeps what it compiled
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theta = torch.rand(64, 2)
-            eq.fit(theta, theta, prior=eq.BoxUniform([0, 0], [1, 1]), epochs=1, calibrate=False, progress=False)
-    else:
-        importlib.import_module({"sbi": "sbi.inference", "lampe": "lampe.inference"}[method.partition("-")[0]])
-    layer = torch.nn.Linear(1, 1)
-    layer(torch.ones(1, 1)).sum().backward()
-    torch.optim.Adam(layer.parameters()).step()
+    """Fit 64 pairs once: imports and compiles what a first fit does. numba keeps what it compiled, once per machine."""
+    prior = eq.BoxUniform([0, 0], [1, 1])
+    theta = torch.rand(64, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if method in VARIANTS:
+            eq.fit(theta, theta, prior=prior, epochs=1, progress=False)
+        else:
+            package, _, kind = method.partition("-")
+            PEERS[package](kind, prior, theta, theta, 1)
 
 
 def scored(values: Tensor) -> dict[str, float]:
@@ -225,7 +256,7 @@ def work(problem: Problem, budget: int, method: str, options: dict[str, Any]) ->
 
 def ours(problem: Problem, pairs: Any, fresh: Any, keywords: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """`eq.fit`, judged: one row for the mixture."""
-    limits = {"epochs": options["epochs"], "members": options["networks"]} if options["quick"] else {}
+    limits = {"epochs": options["epochs"], "members": FEW} if options["quick"] else {}
     cpu, wall = cpu_seconds(), time.perf_counter()
     posterior = eq.fit(*pairs, prior=problem.prior, **{"progress": False, **limits, **keywords})
     row: dict[str, Any] = {"cpu_s": cpu_seconds() - cpu, "wall_s": time.perf_counter() - wall}
@@ -300,10 +331,12 @@ def spawned(problem: str, budget: int, method: str, options: argparse.Namespace)
     """The rows of one fit, from a process of its own; none if it failed, which is said."""
     threads = str(options.threads)
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    environment |= {"KERAS_BACKEND": "torch"}  # BayesFlow's
     with tempfile.TemporaryDirectory() as folder:  # sbi writes logs where it runs
         file = Path(folder, "rows.json")
         words = ["--worker", str(file), "--problems", problem, "--budgets", str(budget), "--methods", method]
-        words += ["--pairs", str(options.pairs), *(["--quick"] if options.quick else [])]
+        words += ["--pairs", str(options.pairs), "--networks", str(options.networks)]
+        words += ["--quick"] if options.quick else []
         words += ["--no-verdicts"] if options.no_verdicts else []
         done = subprocess.run(
             [sys.executable, __file__, *words], cwd=folder, env=environment, capture_output=True, text=True
@@ -333,30 +366,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="all", help="names of problems, or of groups: choose, confirm, paper")
     parser.add_argument("--budgets", default="2000")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join(METHODS), help="also bayesflow, where it is installed")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--networks", type=int, help="networks of each peer: 5, or 2 with --quick")
     parser.add_argument("--pairs", type=int, default=2000, help="fresh pairs that judge")
     parser.add_argument("--again", action="store_true", help="compute also what is in the file")
-    parser.add_argument("--quick", action="store_true", help="two networks and three epochs, to see that all runs")
+    parser.add_argument("--quick", action="store_true", help="few networks and three epochs, to see that all runs")
     parser.add_argument("--no-verdicts", action="store_true", help="measure times and densities alone")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "peers.csv")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     problems, methods = named(options.problems.split(",")), options.methods.split(",")
-    if unknown := sorted(set(methods) - set(METHODS)):
-        parser.error(f"no method is called {', '.join(unknown)}; there are {', '.join(METHODS)}")
+    if unknown := sorted(set(methods) - {*METHODS, *ON_DEMAND}):
+        parser.error(f"no method is called {', '.join(unknown)}; there are {', '.join([*METHODS, *ON_DEMAND])}")
+    for method, how in ON_DEMAND.items():
+        if method in methods and importlib.util.find_spec(method) is None:
+            parser.error(f"{method} is not installed, and the project does not depend on it: {how}")
+    options.networks = options.networks or (FEW if options.quick else NETWORKS)
     budgets = [int(b) for b in options.budgets.split(",")]
-    limits = {"networks": 2 if options.quick else NETWORKS, "epochs": 3 if options.quick else 2**31 - 1}
+    limits = {"networks": options.networks, "epochs": 3 if options.quick else 2**31 - 1}
     settings = limits | {"pairs": options.pairs, "quick": options.quick, "verdicts": not options.no_verdicts}
     if options.worker is not None:
         warnings.simplefilter("ignore")
         options.worker.write_text(json.dumps(work(problems[0], budgets[0], methods[0], settings)))
         return 0
-    there = set() if options.again else {key[:-1] for key in read(options.out)}
+    there = set() if options.again else set(read(options.out))
     failed = False
     for problem, budget, method in itertools.product(problems, budgets, methods):
         which = {"problem": problem.name, "budget": budget, "method": method, "threads": options.threads}
-        if key_of(which)[:-1] in there:
+        if key_of(which | {"members": NETWORKS if method in VARIANTS else options.networks}) in there:
             continue
         rows = [which | row | {"group": problem.group} for row in spawned(problem.name, budget, method, options)]
         failed |= not rows

@@ -1,6 +1,9 @@
-"""The comparison with peers, from `peers.csv`: a table in plain text, and a figure. No torch.
+"""The comparison with peers, from `peers.csv`: tables in plain text, and a figure. No torch.
 
-    python results/speed.py              print the table
+    python results/speed.py              print the tables
+
+Rows of one thread are compared by CPU seconds, with five networks of sbi. Rows of more threads are compared by the
+clock, with one.
 
 `benchmarks/peers.py` writes the file, one row per problem, number of simulations, method, threads and members:
 
@@ -8,7 +11,7 @@
   exact posterior, where it is known; `entropy`: of the prior, so that log_prob + entropy is what was learnt, in nats;
 - `singles`: the mean of `log_prob` over single networks;
 - `cpu_s`, `wall_s`: of the fit; `judge_s`: of judging; `load`: of the machine, the mean of 15 minutes;
-- `leakage`: the mass outside the prior that was cut off; `verdict`, `coverage_auc`: of the mixture.
+- `leakage`: the mass outside the prior that was cut off; `verdict`, `coverage_auc`: of all networks together.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import mean, median
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -48,18 +52,42 @@ FIELDS = (
     "load",
     "version",
 )
-#: What the others are compared with: five networks.
-REFERENCE = ("sbi-maf", "mixture")
-#: The share of the reference's CPU seconds that Equipoise may take.
-GOAL = 0.25
+
+
+class Measure(NamedTuple):
+    """What is compared with what.
+
+    Arguments:
+        field: the seconds, among `NUMBERS`.
+        words: what these are called.
+        reference: the method and kind that the others are compared with.
+        goal: the share of the reference's seconds that Equipoise may take.
+        reached: what is said of a method that takes at most this share.
+    """
+
+    field: str
+    words: str
+    reference: tuple[str, str]
+    goal: float
+    reached: str
+
+
+#: Of one thread: the seconds of five networks. Of more, where they wait for each other: the time of one.
+CPU = Measure("cpu_s", "CPU seconds", ("sbi-maf", "mixture"), 0.25, "in at most 0.25 of its CPU seconds")
+WALL = Measure("wall_s", "wall seconds", ("sbi-maf", "one"), 1.0, "not slower")
 #: Where the axes of the figure have ticks.
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
 NATS = (-50, -20, -10, -5, -2, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50)
 
 
+def measure(threads: int) -> Measure:
+    """What rows of so many threads are compared by."""
+    return CPU if threads == 1 else WALL
+
+
 def key_of(row: Mapping[str, Any]) -> Key:
     """What identifies a row. Mixtures of other numbers of networks take each other's place."""
-    kind = "one" if int(row.get("members", 0)) == 1 else "mixture"
+    kind = "one" if int(row["members"]) == 1 else "mixture"
     return row["problem"], int(row["budget"]), row["method"], int(row["threads"]), kind
 
 
@@ -78,18 +106,18 @@ def read(file: Path = HERE / "peers.csv") -> dict[Key, dict[str, Any]]:
 
 
 def compared(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[tuple[Key, float, float]]:
-    """Each row beside the reference of its problem and budget: key, difference in nats, ratio of CPU seconds."""
-    found = []
+    """Each row beside the reference of its problem and budget: key, difference in nats, ratio of seconds."""
+    found, by = [], measure(threads)
     for key, row in rows.items():
         problem, budget, method, used, kind = key
-        other = rows.get((problem, budget, REFERENCE[0], threads, REFERENCE[1]))
-        if other is not None and used == threads and (method, kind) != REFERENCE:
-            found.append((key, row["log_prob"] - other["log_prob"], row["cpu_s"] / other["cpu_s"]))
+        other = rows.get((problem, budget, by.reference[0], threads, by.reference[1]))
+        if other is not None and used == threads and (method, kind) != by.reference:
+            found.append((key, row["log_prob"] - other["log_prob"], row[by.field] / other[by.field]))
     return found
 
 
 def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
-    """CPU seconds / nats over the prior and verdict, problems × methods; then how each method compares."""
+    """Seconds / nats over the prior and verdict, problems × methods; then how each method compares."""
     rows = {key: row for key, row in rows.items() if key[3] == threads}
     if not rows:
         return f"nothing was computed with {threads} threads"
@@ -105,13 +133,13 @@ def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
 
 
 def peers_table(folder: Path = HERE, threads: int = 1) -> str:
-    """The same for docs/speed.md, in Markdown, with the figure once Equipoise is in it."""
+    """The same for docs/speed.md, in Markdown, with the figure (of one thread) once Equipoise is in it."""
     rows = {key: row for key, row in read(folder / "peers.csv").items() if key[3] == threads}
     if not rows:
-        raise Missing("`results/peers.csv` is not there")
+        raise Missing(f"`results/peers.csv` has no rows with threads = {threads}")
     parts = [markdown(*_lines(rows, threads)), f"*{_legend(rows, threads)}.*"]
     parts += [f"- {sentence}" for sentence in _sentences(rows, threads)]
-    if any(key[2].startswith("equipoise") for key, _, _ in compared(rows, threads)):
+    if threads == 1 and any(key[2].startswith("equipoise") for key, _, _ in compared(rows, threads)):
         parts.append("![Held-out log posterior against CPU seconds, relative to sbi](figures/peers.png)")
     return "\n\n".join(
         "\n".join(wrap(part, 98, subsequent_indent="  " * (part[0] == "-"))) if part[0] in "*-" else part
@@ -129,46 +157,52 @@ def _lines(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> tuple[list[st
     for problem, budget in sorted(dict.fromkeys(key[:2] for key in rows), key=lambda p: p[1]):
         cells = [rows.get((problem, budget, method, threads, kind)) for method, kind in columns]
         exact = [row["exact"] + row["entropy"] for row in cells if row is not None and math.isfinite(row["exact"])]
-        lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *map(_cell, cells)])
+        texts = [_cell(row, measure(threads)) for row in cells]
+        lines.append([problem, f"{budget:,}", f"{exact[0]:.2f}" if exact else "", *texts])
     return ["problem", "budget", "exact", *(f"{method}, {kind}" for method, kind in columns)], lines
 
 
 def _legend(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> str:
     marks = ", ".join(f"{style.symbol} {name}" for name, style in VERDICTS.items() if name in _verdicts(rows))
-    return f"CPU seconds of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
+    seconds = measure(threads).words
+    return f"{seconds} of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
 
 
 def _sentences(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[str]:
-    """How each method compares with the reference."""
-    text, pairs = [], compared(rows, threads)
+    """How each method compares with the reference: each goal by itself, then both at once."""
+    text, pairs, by = [], compared(rows, threads), measure(threads)
     for method, kind in _columns(rows):
-        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
+        mine = [(gain >= 0, ratio <= by.goal) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
         if mine:
-            sharp = sum(gain >= 0 for gain, _ in mine)
-            both = sum(gain >= 0 and ratio <= GOAL for gain, ratio in mine)
-            middle = sorted(ratio for _, ratio in mine)[len(mine) // 2]
+            sharp, quick, both = (sum(some) for some in ((a for a, _ in mine), (b for _, b in mine), map(all, mine)))
+            ratios = [ratio for key, _, ratio in pairs if key[2::2] == (method, kind)]
+            gains = [gain for key, gain, _ in pairs if key[2::2] == (method, kind)]
             text.append(
-                f"{method}, {kind}, beside {', '.join(REFERENCE)}: at least as sharp in {sharp} of "
-                f"{len(mine)}, and in at most {GOAL:g} of its CPU seconds in {both}; median ratio {middle:.2f}, mean "
-                f"difference {sum(gain for gain, _ in mine) / len(mine):+.2f} nats"
+                f"{method}, {kind}, beside {', '.join(by.reference)}: at least as sharp in {sharp} of {len(mine)}, "
+                f"{by.reached} in {quick}, both in {both}; median ratio {median(ratios):.2f}, mean difference "
+                f"{mean(gains):+.2f} nats"
             )
     return text
 
 
-def _cell(row: Mapping[str, Any] | None) -> str:
+def _cell(row: Mapping[str, Any] | None, by: Measure) -> str:
     if row is None:
         return "–"
     mark = VERDICTS[row["verdict"]].symbol if row["verdict"] in VERDICTS else " "
-    return f"{row['cpu_s']:.0f} / {row['log_prob'] + row['entropy']:.2f} {mark}"
+    seconds = row[by.field]
+    return f"{seconds:.{int(seconds < 10)}f} / {row['log_prob'] + row['entropy']:.2f} {mark}"
 
 
 def _verdicts(rows: Mapping[Key, Mapping[str, Any]]) -> set[str]:
     return {row["verdict"] for row in rows.values()}
 
 
-def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) -> Path | None:
-    """Quality against time, relative to the reference: one point per problem, budget and method; None if none is."""
-    points = compared(rows, threads)
+def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path) -> Path | None:
+    """Quality against CPU time with one thread, relative to the reference: one point per problem, budget and method.
+
+    Gives None if there is none.
+    """
+    points = compared(rows, 1)
     if not points:
         return None
     names = sorted({key[2::2] for key, _, _ in points}, key=lambda c: (not c[0].startswith("equipoise"), c))
@@ -193,14 +227,14 @@ def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) ->
         ax.set_yscale("symlog", linthresh=0.5)
         ax.margins(0.06)
         (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-        ax.fill_between([left, GOAL], 0, high, color=GREY, alpha=0.1, linewidth=0)  # the goal
+        ax.fill_between([left, CPU.goal], 0, high, color=GREY, alpha=0.1, linewidth=0)  # the goal
         ax.set(xlim=(left, right), ylim=(low, high))
         for axis, ticks, start, end in ((ax.xaxis, RATIOS, left, right), (ax.yaxis, NATS, low, high)):
             shown = [t for t in ticks if start <= t <= end]
             axis.set_major_locator(FixedLocator(shown))
             axis.set_major_formatter(FixedFormatter([f"{t:g}".replace("-", "−") for t in shown]))
             axis.set_minor_locator(NullLocator())
-        ax.set_xlabel(f"CPU seconds, relative to five MAFs of sbi ({threads} thread{'s' * (threads > 1)})")
+        ax.set_xlabel("CPU seconds, relative to five MAFs of sbi (1 thread)")
         ax.set_ylabel("held-out log posterior beyond theirs, nats")
         figure.legend(loc="outside right upper")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -209,4 +243,4 @@ def draw(rows: Mapping[Key, Mapping[str, Any]], file: Path, threads: int = 1) ->
 
 
 if __name__ == "__main__":
-    print(table(read()))
+    print("\n\n".join(table(read(), threads) for threads in (1, 2)))
