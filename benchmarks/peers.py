@@ -329,8 +329,8 @@ def theirs(problem: Problem, pairs: Any, fresh: Any, method: str, options: dict[
 
 def spawned(problem: str, budget: int, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one fit, from a process of its own; none if it failed, which is said."""
-    threads = str(options.threads)
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    names = [f"{library}_NUM_THREADS" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")]
+    environment = os.environ | dict.fromkeys(names, str(options.threads))
     environment |= {"KERAS_BACKEND": "torch"}  # BayesFlow's
     with tempfile.TemporaryDirectory() as folder:  # sbi writes logs where it runs
         file = Path(folder, "rows.json")

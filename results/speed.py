@@ -164,8 +164,7 @@ def _lines(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> tuple[list[st
 
 def _legend(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> str:
     marks = ", ".join(f"{style.symbol} {name}" for name, style in VERDICTS.items() if name in _verdicts(rows))
-    seconds = measure(threads).words
-    return f"{seconds} of the fit / nats over the prior; threads: {threads}; mixtures: {marks or 'not judged'}"
+    return f"{measure(threads).words} of the fit / nats over the prior; threads: {threads}; {marks or 'not judged'}"
 
 
 def _sentences(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[str]:

@@ -168,6 +168,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "networks": networks_table,
         "schedules": schedules_table,
         "peers": peers_table,
+        "peers-wall": partial(peers_table, threads=2),
     }
     | {
         f"figure-{name}": partial(picture, name, needs, words)

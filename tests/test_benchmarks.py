@@ -88,15 +88,34 @@ def test_images_and_series_from_memory_and_from_disk(printed) -> None:
 def test_peers_train_on_the_same_simulations_and_nothing_is_computed_twice(tmp_path: Path, printed) -> None:
     file = tmp_path / "peers.csv"
     options = ("--quick", "--problems", "switch", "--budgets", "200", "--pairs", "60", "--out", str(file))
+    alone = (*options, "--methods", "equipoise,sbi-maf", "--networks", "1")
+    printed("peers", *alone)
     options += ("--methods", "equipoise,lampe-nsf,sbi-maf")
     text = printed("peers", *options)
     with file.open() as stream:
         rows = list(csv.DictReader(stream))
     found = [(r["method"], r["members"]) for r in rows]
-    assert found == [("equipoise", "2"), *((m, n) for m in ("lampe-nsf", "sbi-maf") for n in "12")]
+    first = [("equipoise", "2"), ("sbi-maf", "1")]
+    assert found == [*first, *((m, n) for m in ("lampe-nsf", "sbi-maf") for n in "12")]
     assert all(float(r["cpu_s"]) > 0 and -20 < float(r["log_prob"]) < 3 for r in rows)
+    assert rows[1]["log_prob"] == rows[4]["log_prob"] and rows[4]["log_prob"] != rows[5]["log_prob"]
+    printed("peers", *alone)
     again = printed("peers", *options)
     assert len(file.read_text().splitlines()) == len(rows) + 1 and again.strip() in text
+
+
+def test_what_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    import peers
+
+    assert "bayesflow" in {*peers.PEERS} and "bayesflow" not in peers.METHODS
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--methods", "bayesflow", "--out", str(tmp_path / "peers.csv")])
+    with pytest.raises(SystemExit, match="2"):
+        peers.main()
+    assert 'pip install "bayesflow>=2"' in capsys.readouterr().err
 
 
 def test_the_mass_inside_the_prior_is_estimated_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 
 import speed
+from reading import Missing
 
 ROWS = [
-    {"method": "sbi-maf", "members": 5, "log_prob": 1.0, "cpu_s": 100.0, "entropy": 2.0, "verdict": "overconfident"},
-    {"method": "sbi-maf", "members": 1, "log_prob": 0.5, "cpu_s": 20.0, "entropy": 2.0},
-    {"method": "equipoise", "members": 5, "log_prob": 0.9, "cpu_s": 30.0, "entropy": 2.0},
-    {"method": "equipoise", "members": 10, "log_prob": 1.25, "cpu_s": 20.0, "entropy": 2.0, "exact": 1.5},
+    {"method": "sbi-maf", "members": 5, "log_prob": 1.0, "cpu_s": 100.0, "verdict": "overconfident"},
+    {"method": "sbi-maf", "members": 1, "log_prob": 0.5, "cpu_s": 20.0},
+    {"method": "equipoise", "members": 5, "log_prob": 0.9, "cpu_s": 30.0},
+    {"method": "equipoise", "members": 10, "log_prob": 1.25, "cpu_s": 20.0, "exact": 1.5},
 ]
+#: Two problems on two threads: ours is slower than one network of sbi in the first, and less sharp in the second.
+BY_THE_CLOCK = [
+    {"problem": "linear", "method": "sbi-maf", "members": 1, "log_prob": 0.5, "wall_s": 8.0},
+    {"problem": "linear", "method": "equipoise", "members": 10, "log_prob": 1.0, "wall_s": 12.0},
+    {"problem": "slcp", "method": "sbi-maf", "members": 1, "log_prob": 0.5, "wall_s": 10.0},
+    {"problem": "slcp", "method": "sbi-nsf", "members": 1, "log_prob": 0.75, "wall_s": 25.0},
+    {"problem": "slcp", "method": "equipoise", "members": 10, "log_prob": 0.25, "wall_s": 6.0},
+]
+
+
+def written(file: Path, rows: list[dict[str, object]], threads: int) -> Path:
+    common = {"problem": "linear", "budget": 2000, "threads": threads, "group": "confirm", "entropy": 2.0}
+    new = not file.exists()
+    with file.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, speed.FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows({**common, **row} for row in rows)
+    return file
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> dict[speed.Key, dict[str, object]]:
-    file = tmp_path / "peers.csv"
-    with file.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, speed.FIELDS)
-        writer.writeheader()
-        writer.writerows({"problem": "linear", "budget": 2000, "threads": 1, "group": "confirm", **row} for row in ROWS)
-    return speed.read(file)
+    return speed.read(written(tmp_path / "peers.csv", ROWS, 1))
 
 
 def test_of_several_rows_for_the_same_fit_the_last_counts(rows) -> None:
@@ -44,7 +60,32 @@ def test_the_table_has_seconds_and_nats_over_the_prior(rows) -> None:
     assert head.split() == names.split()
     assert line.split() == ["linear", "2,000", "3.50", "20", "/", "3.25", "100", "/", "3.00", "▼", "20", "/", "2.50"]
     (ours,) = [text for text in rest if text.startswith("equipoise, mixture")]
-    assert "sharp in 1 of 1" in ours and "CPU seconds in 1;" in ours and "+0.25 nats" in ours
+    assert "sharp in 1 of 1" in ours and "CPU seconds in 1, both in 1;" in ours and "+0.25 nats" in ours
+    (one,) = [text for text in rest if text.startswith("sbi-maf, one")]
+    assert "sharp in 0 of 1" in one and "CPU seconds in 1, both in 0;" in one
+
+
+def test_on_two_threads_one_network_of_sbi_is_the_measure_by_the_clock(rows, tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="threads = 2"):
+        speed.peers_table(tmp_path, 2)
+    before = speed.peers_table(tmp_path)
+    rows = speed.read(written(tmp_path / "peers.csv", BY_THE_CLOCK, 2))
+    assert speed.peers_table(tmp_path) == before and "figures/peers.png" in before
+    head, linear, slcp, _, legend, *rest = speed.table(rows, 2).splitlines()
+    assert re.split(r"\s{2,}", head) == [
+        "problem",
+        "budget",
+        "exact",
+        "equipoise, mixture",
+        "sbi-maf, one",
+        "sbi-nsf, one",
+    ]
+    assert re.split(r"\s{2,}", linear) == ["linear", "2,000", "12 / 3.00", "8.0 / 2.50", "–"]
+    assert re.split(r"\s{2,}", slcp.strip()) == ["slcp", "2,000", "6.0 / 2.25", "10 / 2.50", "25 / 2.75"]
+    assert legend.startswith("wall seconds") and "threads: 2; not judged" in legend
+    (ours,) = [text for text in rest if text.startswith("equipoise, mixture")]
+    assert "beside sbi-maf, one: at least as sharp in 1 of 2, not slower in 1, both in 0; median ratio 1.05" in ours
+    assert "figures/peers.png" not in speed.peers_table(tmp_path, 2)
 
 
 def test_the_figure_is_drawn_where_there_is_something_to_compare(rows, tmp_path: Path) -> None:
