@@ -21,6 +21,7 @@ __all__ = ["FIELDS", "draw", "key_of", "peers_table", "read", "table"]
 import csv
 import math
 from collections.abc import Mapping
+from operator import and_
 from pathlib import Path
 from statistics import mean, median
 from textwrap import wrap
@@ -73,7 +74,7 @@ class Measure(NamedTuple):
 
 
 #: Of one thread: the seconds of five networks. Of more, where they wait for each other: the time of one.
-CPU = Measure("cpu_s", "CPU seconds", ("sbi-maf", "mixture"), 0.25, "in at most 0.25 of its CPU seconds")
+CPU = Measure("cpu_s", "CPU seconds", ("sbi-maf", "mixture"), 0.25, "at most 0.25 of its CPU seconds")
 WALL = Measure("wall_s", "wall seconds", ("sbi-maf", "one"), 1.0, "not slower")
 #: Where the axes of the figure have ticks.
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
@@ -117,19 +118,24 @@ def compared(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[tuple[
 
 
 def table(rows: Mapping[Key, Mapping[str, Any]], threads: int = 1) -> str:
-    """Seconds / nats over the prior and verdict, problems × methods; then how each method compares."""
+    """Seconds / nats over the prior and verdict, problems × methods; then how Equipoise compares."""
     rows = {key: row for key, row in rows.items() if key[3] == threads}
     if not rows:
         return f"nothing was computed with {threads} threads"
-    head, lines = _lines(rows, threads)
+    goals = _goals(rows, threads)
+    parts = [_aligned(*_lines(rows, threads)), _legend(rows, threads), *([_aligned(*goals)] if goals[1] else [])]
+    return "\n\n".join(parts)
+
+
+def _aligned(head: list[str], lines: list[list[str]]) -> str:
+    """A table in plain text: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    text = [
+    return "\n".join(
         "  ".join(
             cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
         )
         for line in [head, *lines]
-    ]
-    return "\n".join([*text, f"\n{_legend(rows, threads)}", *_sentences(rows, threads)])
+    )
 
 
 def peers_table(folder: Path = HERE, threads: int = 1) -> str:
@@ -137,14 +143,12 @@ def peers_table(folder: Path = HERE, threads: int = 1) -> str:
     rows = {key: row for key, row in read(folder / "peers.csv").items() if key[3] == threads}
     if not rows:
         raise Missing(f"`results/peers.csv` has no rows with threads = {threads}")
-    parts = [markdown(*_lines(rows, threads)), f"*{_legend(rows, threads)}.*"]
-    parts += [f"- {sentence}" for sentence in _sentences(rows, threads)]
-    if threads == 1 and any(key[2].startswith("equipoise") for key, _, _ in compared(rows, threads)):
+    goals = _goals(rows, threads)
+    parts = [markdown(*_lines(rows, threads)), "\n".join(wrap(f"*{_legend(rows, threads)}.*", 98))]
+    parts += [markdown(*goals)] if goals[1] else []
+    if threads == 1 and goals[1]:
         parts.append("![Held-out log posterior against CPU seconds, relative to sbi](figures/peers.png)")
-    return "\n\n".join(
-        "\n".join(wrap(part, 98, subsequent_indent="  " * (part[0] == "-"))) if part[0] in "*-" else part
-        for part in parts
-    )
+    return "\n\n".join(parts)
 
 
 def _columns(rows: Mapping[Key, Any]) -> list[tuple[str, str]]:
@@ -167,21 +171,26 @@ def _legend(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> str:
     return f"{measure(threads).words} of the fit / nats over the prior; threads: {threads}; {marks or 'not judged'}"
 
 
-def _sentences(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[str]:
-    """How each method compares with the reference: each goal by itself, then both at once."""
-    text, pairs, by = [], compared(rows, threads), measure(threads)
+def _goals(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> tuple[list[str], list[list[str]]]:
+    """How Equipoise compares with the reference: each goal by itself, then both at once; the head and the lines."""
+    pairs, by = compared(rows, threads), measure(threads)
+    head = [
+        f"beside {', '.join(by.reference)}",
+        "at least as sharp",
+        by.reached,
+        "both",
+        "median ratio",
+        "mean nats more",
+    ]
+    lines = []
     for method, kind in _columns(rows):
-        mine = [(gain >= 0, ratio <= by.goal) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
-        if mine:
-            sharp, quick, both = (sum(some) for some in ((a for a, _ in mine), (b for _, b in mine), map(all, mine)))
-            ratios = [ratio for key, _, ratio in pairs if key[2::2] == (method, kind)]
-            gains = [gain for key, gain, _ in pairs if key[2::2] == (method, kind)]
-            text.append(
-                f"{method}, {kind}, beside {', '.join(by.reference)}: at least as sharp in {sharp} of {len(mine)}, "
-                f"{by.reached} in {quick}, both in {both}; median ratio {median(ratios):.2f}, mean difference "
-                f"{mean(gains):+.2f} nats"
-            )
-    return text
+        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
+        if mine and method.startswith("equipoise"):
+            sharp, quick = [gain >= 0 for gain, _ in mine], [ratio <= by.goal for _, ratio in mine]
+            counts = [f"{sum(some)} of {len(mine)}" for some in (sharp, quick, map(and_, sharp, quick))]
+            middle, more = median(ratio for _, ratio in mine), mean(gain for gain, _ in mine)
+            lines.append([f"{method}, {kind}", *counts, f"{middle:.2f}", f"{more:+.2f}"])
+    return head, lines
 
 
 def _cell(row: Mapping[str, Any] | None, by: Measure) -> str:
