@@ -1,8 +1,7 @@
 """Stacks that train at once, each on a thread of its own.
 
-Two architectures cannot share a matrix product. Their small stacks would each leave all cores but one idle, so they
-train in threads: what they compute is in compiled code, which other threads need not wait for. A member is the same to
-the last bit either way, since a small stack always computes with one thread.
+Two architectures cannot share a stack. Where members train in compiled calls (`flow_epochs`), the stacks take turns on
+the same threads, so that none waits for the last member of a stack. A member is the same to the last bit either way.
 """
 
 from __future__ import annotations
