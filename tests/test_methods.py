@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from equipoise import choices
 from equipoise.methods import METHODS, resolve
+from equipoise.networks import UNIVARIATE
 
 
 def test_the_table_is_the_papers() -> None:
@@ -47,3 +49,7 @@ def test_a_call_overrides_its_row() -> None:
 def test_what_cannot_be_is_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resolve(*arguments)
+
+
+def test_a_method_names_every_transform_that_networks_have() -> None:
+    assert tuple(UNIVARIATE) == choices.UNIVARIATE

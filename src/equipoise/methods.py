@@ -14,8 +14,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from .choices import INITS, STARTS, UNIVARIATE
 from .losses import BALANCES, Objective
-from .networks import INITS, STARTS, UNIVARIATE
 from .support.checks import finite_number, one_of, whole_number
 from .support.words import did_you_mean
 

@@ -516,6 +516,30 @@ def test_help_needs_no_torch():
     assert shown.stdout.splitlines()[-1] == "False" and "--method" in shown.stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "{out}"],
+        ["status", "{out}", "--csv"],
+        ["merge", "{out}", "--out", "{new}"],
+        ["report", "{out}", "--out", "{new}/report.html"],
+        ["figures", "{out}", "--out", "{new}"],
+    ],
+    ids=lambda arguments: " ".join(a for a in arguments if a[0] != "{" and a != "--out"),
+)
+def test_what_only_reads_needs_no_torch(finished, tmp_path, arguments):
+    """It takes seconds, and most of the memory of these commands (`benchmarks/load.py`)."""
+    places = {"out": finished[0] / "out", "new": tmp_path / "new"}
+    code = (
+        "import sys; from equipoise.cli import app; "
+        f"code = app({[a.format(**places) for a in arguments]!r}, standalone_mode=False); "
+        "print(code or 0, sorted({'torch', 'numba'} & sys.modules.keys()))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "0 []"
+    assert arguments[0] == "status" or any(places["new"].iterdir())
+
+
 # --- what a training keeps ------------------------------------------------------------------------------------------
 
 #: The command, with a checkpoint after the first epoch, that tells where it goes on.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.diagnostics import local_coverage
-from equipoise.diagnostics.diagnose import _bound
+from equipoise.diagnostics.diagnosing import _bound
 from equipoise.posteriors import Posterior
 
 PAIRS = 60

@@ -16,7 +16,7 @@ from scipy import special, stats
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.diagnostics.calibrate import ranks_of
+from equipoise.diagnostics.calibrating import ranks_of
 from equipoise.diagnostics.calibration import TEMPERATURES
 from equipoise.diagnostics.tempered_posterior import TemperedPosterior
 from equipoise.networks import Flat, Flow, UserNetwork

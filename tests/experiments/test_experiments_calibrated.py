@@ -64,7 +64,7 @@ def test_a_cell_is_what_fit_gives(computed, monkeypatch):
     task = eq.task("slcp")
     pairs = eq.simulate(task.prior, task.simulate, 600, seed=stack.stream("run", run))
     monkeypatch.setattr(
-        sys.modules["equipoise.training.fit"], "integer", lambda seed, *key: stack.stream("run", run, *key)
+        sys.modules["equipoise.training.fitting"], "integer", lambda seed, *key: stack.stream("run", run, *key)
     )
     before = torch.get_num_threads()
     torch.set_num_threads(1)

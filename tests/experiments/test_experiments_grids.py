@@ -13,8 +13,8 @@ import equipoise as eq
 from equipoise.cli.run import choose_grid
 from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import parse_entry, resolve_entry
-from equipoise.experiments.grids import PACKAGED
-from equipoise.experiments.protocols import PROTOCOLS
+from equipoise.experiments.grids import PACKAGED, TaskFacts
+from equipoise.experiments.protocols import PAPER_TASKS, PROTOCOLS
 from equipoise.methods import METHODS
 from equipoise.tasks import TASKS
 from equipoise.training import PAPER, RELEASED
@@ -326,3 +326,14 @@ def test_command_line_changes_replace_keys(tmp_path):
 def test_values_of_the_wrong_kind_are_refused(change, word):
     with pytest.raises(GridError, match=word):
         load_grid(TINY | change)
+
+
+def test_what_plans_know_of_the_papers_tasks_is_what_the_tasks_say():
+    for name, known in PAPER_TASKS.items():
+        assert TaskFacts.of(name, {}) == TaskFacts(known.options, known.x_dims, known.planar)
+        assert TASKS[name].label == known.label
+
+
+def test_a_task_of_other_options_is_asked_itself():
+    grid = load_grid({"protocol": "released", "tasks": ["lotka_volterra"], "methods": ["npe"], "budgets": [1024]})
+    assert dict(grid.facts(grid.tasks[0]).options)["steps"] == 1001

@@ -30,7 +30,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(*_: object, **__: object) -> None:
         pytest.fail("training began")
 
-    monkeypatch.setattr(sys.modules["equipoise.training.fit"], "train_stack", trained)  # the name is the function's
+    monkeypatch.setattr(sys.modules["equipoise.training.fitting"], "train_stack", trained)  # the name is the function's
 
 
 def refuse(argument: str, theta: Any = THETA, x: Any = X, **options: Any) -> None:

@@ -7,17 +7,28 @@ with `coverage`, `bands`, `verdicts`, `uniformity` and `scores`). `summary` puts
 `calibrate` tempers a posterior until its coverage is certified: `tempered_ranks` to `calibration` to a posterior.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise.support.imports import lazy
+
 from .bands import calibration_band, pointwise_band, simultaneous_band
-from .calibrate import calibrate
 from .coverage import coverage_auc, coverage_curve, levels_covered
 from .dataset import VARIABLES
-from .diagnose import diagnose
 from .local import local_coverage
-from .ranks import weighted_rank
 from .scores import information_kept, signed_balance
 from .summary import summary
 from .uniformity import uniformity_p_value
 from .verdicts import holm, judge, judge_cells
+
+if TYPE_CHECKING:
+    from .calibrating import calibrate as calibrate
+    from .diagnosing import diagnose as diagnose
+    from .ranks import weighted_rank as weighted_rank
+
+# What needs torch, which those who only read results do not.
+__getattr__ = lazy(__name__, {"calibrate": "calibrating", "diagnose": "diagnosing", "weighted_rank": "ranks"})
 
 __all__ = [
     "VARIABLES",

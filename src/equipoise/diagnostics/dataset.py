@@ -10,12 +10,11 @@ __all__ = ["VARIABLES", "ExactLogProb", "Findings", "Variable", "as_dataset", "e
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from equipoise.support.words import STAYS
 
@@ -26,7 +25,10 @@ from .scores import information_kept, mean_and_error, signed_balance
 from .uniformity import uniformity_p_value
 from .verdicts import Verdicts, judge, too_low
 
-ExactLogProb = Callable[[Tensor, Tensor], Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ExactLogProb = Callable[["Tensor", "Tensor"], Any]
 
 
 @dataclasses.dataclass
@@ -268,7 +270,7 @@ def exact_values(exact: ExactLogProb | ArrayLike | Tensor | None, theta: Tensor,
     if exact is None:
         return np.full(n, np.nan)
     values = exact(theta, x) if callable(exact) else exact
-    values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, float)
+    values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, float)
     if values.shape != (n,):
         raise ValueError(f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}")
     if not np.isfinite(values).all():

@@ -25,7 +25,7 @@ and for classifiers a fixed grid of 100 cells a side.
 
 from __future__ import annotations
 
-__all__ = ["CELLS_FROM", "RECIPES", "on_cells", "pair_statistics", "shares_points"]
+__all__ = ["on_cells", "pair_statistics", "shares_points"]
 
 import torch
 
@@ -34,11 +34,8 @@ from equipoise.posteriors.cells import fits_cells
 from .drawn_points import from_draws, from_shared_draws
 from .point_statistics import Batch, PairStatistics
 from .proposed_points import from_cells, from_proposals
+from .recipes import CELLS_FROM
 from .surrogates import Surrogate
-
-RECIPES = ("equipoise", "released")
-#: From this many samples on, a classifier of one or two parameters is interpolated: it takes about 2,000 evaluations.
-CELLS_FROM = 512
 
 
 @torch.no_grad()

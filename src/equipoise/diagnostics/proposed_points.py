@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CELLS_UP_TO", "RELEASED_BINS", "from_cells", "from_proposals"]
+__all__ = ["CELLS_UP_TO", "from_cells", "from_proposals"]
 
 import math
 from typing import NamedTuple
@@ -17,10 +17,9 @@ from equipoise.priors import Prior
 
 from .normalizers import from_points, refine_normalizers
 from .point_statistics import Batch, Densities, PairStatistics, RankPoints, log_mean, statistics_of
+from .recipes import RELEASED_BINS
 from .surrogates import Surrogate, prior_draws
 
-#: Cells a side of the grid in the released recipe.
-RELEASED_BINS = 100
 #: Up to this many parameters proposals are constant on cells, beyond a Gaussian.
 CELLS_UP_TO = 3
 #: Densities that agree to this much are tied, where one of them is interpolated.

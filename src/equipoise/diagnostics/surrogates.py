@@ -6,7 +6,7 @@ packages, and `as_surrogate`, are in `packages`.
 
 from __future__ import annotations
 
-__all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "prior_draws", "seeded"]
+__all__ = ["EquipoiseSurrogate", "Surrogate", "TemperedSurrogate", "prior_draws", "seeded", "tarp_references"]
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -201,3 +201,13 @@ def prior_draws(prior: Prior, n: int, pairs: int, generator: torch.Generator) ->
     """Independent prior draws with shape `(n, B, D)`, for priors without cumulative distribution functions."""
     with seeded(generator):
         return prior.sample((n * pairs,)).reshape(n, pairs, -1).to(generator.device)
+
+
+def tarp_references(theta: Tensor, prior: Prior | None, generator: torch.Generator) -> Tensor:
+    """One reference point a pair, with shape `(n, D)`, for θ with shape `(n, D)`."""
+    if prior is None:
+        # Another pair's θ: a shift by a random amount that is never 0.
+        shift = 1 + int(torch.randint(len(theta) - 1, (), device=generator.device, generator=generator))
+        return theta.roll(shift, 0)
+    with seeded(generator):
+        return prior.sample((len(theta),)).to(theta)

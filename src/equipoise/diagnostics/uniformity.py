@@ -12,18 +12,13 @@ the pairs.
 
 from __future__ import annotations
 
-__all__ = ["tarp_references", "uniformity_p_value"]
+__all__ = ["uniformity_p_value"]
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
-
-from equipoise.priors import Prior
 
 from .bands import DRAWS, GRID, Array, binomial_cdf, binomial_sf, null_statistics
 from .coverage import coverage_curve
-from .surrogates import seeded
 
 
 def uniformity_p_value(rank: ArrayLike) -> Array:
@@ -42,13 +37,3 @@ def uniformity_p_value(rank: ArrayLike) -> Array:
     gamma = 2 * np.minimum(binomial_cdf(count, n, GRID), binomial_sf(count, n, GRID)).min(-1)
     simulated = (1 + np.searchsorted(null_statistics(n).two_sided, gamma, side="right")) / (DRAWS + 1)
     return np.where(np.isnan(curve).any(-1), np.nan, np.minimum(simulated, len(GRID) * gamma))
-
-
-def tarp_references(theta: Tensor, prior: Prior | None, generator: torch.Generator) -> Tensor:
-    """One reference point a pair, with shape `(n, D)`, for θ with shape `(n, D)`."""
-    if prior is None:
-        # Another pair's θ: a shift by a random amount that is never 0.
-        shift = 1 + int(torch.randint(len(theta) - 1, (), device=generator.device, generator=generator))
-        return theta.roll(shift, 0)
-    with seeded(generator):
-        return prior.sample((len(theta),)).to(theta)

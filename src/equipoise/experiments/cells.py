@@ -33,7 +33,7 @@ from typing import Any
 
 from equipoise.methods import Method
 from equipoise.support.randomness import integer
-from equipoise.training import Settings, batch_for
+from equipoise.training.settings import Settings, batch_for
 
 from .entries import Entry
 from .grids import Grid

@@ -15,10 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import torch
-
-from equipoise.diagnostics.pair_statistics import CELLS_FROM
-from equipoise.diagnostics.proposed_points import RELEASED_BINS
+from equipoise.diagnostics.recipes import CELLS_FROM, RELEASED_BINS
 from equipoise.losses import rolls_needed
 
 from .cells import Cell, Stack
@@ -89,7 +86,11 @@ def cost(stack: Stack, device: str = "cpu") -> Cost:
 
 def device_kind(device: str | None) -> str:
     """ "cuda" or "cpu": what a device means here."""
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device:
+        return device
+    import torch  # here, since those who only read results do without
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "cpu") -> float:

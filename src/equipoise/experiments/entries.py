@@ -31,16 +31,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from equipoise.diagnostics.pair_statistics import RECIPES
+from equipoise.diagnostics.recipes import RECIPES
 from equipoise.methods import METHODS, MIXTURES, Method, resolve_all
 from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
 from equipoise.support.words import did_you_mean
-from equipoise.tasks import TASKS
-from equipoise.tasks import task as make_task
-from equipoise.training import SMALL, Settings
-from equipoise.training.fit import FOLDS
+from equipoise.training.settings import FOLDS, SMALL, Settings
 
-from .protocols import FIGURE_LABELS
+from .protocols import FIGURE_LABELS, PAPER_TASKS
 
 #: Options of a method that `resolve` checks together, and those that are fields of `Method`.
 RESOLVED_OPTIONS = ("balance", "strength", "start")
@@ -204,8 +201,11 @@ def check_task(name: str, options: dict[str, Any]) -> None:
 
     A name with a colon is a user's task. It is data here: this is called with what files say, and imports nothing.
     """
-    if ":" in name:
+    if ":" in name or (name in PAPER_TASKS and not options):
         return
+    from equipoise.tasks import TASKS  # here: it needs torch, which plans of the paper's tasks do without
+    from equipoise.tasks import task as make_task
+
     if name not in TASKS:
         raise ValueError(did_you_mean(name, TASKS, "task"))
     known = list(inspect.signature(TASKS[name]).parameters)
@@ -266,7 +266,7 @@ def task_label(label: str, given: str = "") -> str:
         ('mine.py:Task (noise 2)', 'A normal (noise 2)')
     """
     name = label.partition("[")[0]
-    return _with_options(getattr(TASKS.get(name), "label", given or name), label)
+    return _with_options(PAPER_TASKS[name].label if name in PAPER_TASKS else given or name, label)
 
 
 def _with_options(name: str, label: str) -> str:

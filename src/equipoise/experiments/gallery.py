@@ -6,7 +6,7 @@ cells of a fixed grid over the prior's box, kept with eight significant bits, of
 
 from __future__ import annotations
 
-__all__ = ["FINE", "SIDE", "coarse", "gallery", "observation", "picture_points"]
+__all__ = ["FINE", "SIDE", "gallery", "observation", "picture_points"]
 
 import json
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from equipoise.simulations import simulate
 from equipoise.tasks import Task
 
 from .cells import Cell, Stack
+from .records import coarse
 
 #: Cells per side.
 SIDE = 100
@@ -77,16 +78,3 @@ def gallery(stack: Stack, task: Task, posteriors: Mapping[Cell, Posterior | None
         },
         {"picture": list(chosen)},
     )
-
-
-def coarse(values: np.ndarray, bits: int) -> np.ndarray:
-    """float32 values rounded to so many of their 23 bits after the first.
-
-    Example:
-        >>> coarse(np.array([3.14159, np.nan, -0.3, np.inf]), 8)
-        array([ 3.140625 ,        nan, -0.2998047,        inf], dtype=float32)
-    """
-    drop = 23 - bits
-    raw = values.astype(np.float32).view(np.uint32)
-    kept = ((raw + np.uint32(1 << (drop - 1))) & ~np.uint32((1 << drop) - 1)).view(np.float32)  # NaN alone overflows
-    return np.where(np.isfinite(values), kept, values).astype(np.float32)

@@ -35,7 +35,7 @@ from equipoise.support.progress import listening
 from equipoise.tasks import Task
 from equipoise.tasks import task as make_task
 from equipoise.training import Member, fit_many
-from equipoise.training.fit import members_of, mixture_of, suited
+from equipoise.training.fitting import members_of, mixture_of, suited
 from equipoise.training.inputs import Pairs as CheckedPairs
 from equipoise.training.modules import SHORT, as_embedding
 

@@ -13,12 +13,12 @@ Lotka-Volterra's series have 1001 steps and a larger embedding.
 
 from __future__ import annotations
 
-__all__ = ["FIGURE_LABELS", "PROTOCOLS", "Protocol", "Sizes", "sizes"]
+__all__ = ["FIGURE_LABELS", "PAPER_TASKS", "PROTOCOLS", "Protocol", "Sizes", "sizes"]
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
-from equipoise.training import DEFAULT, PAPER, RELEASED, Settings
+from equipoise.training.settings import DEFAULT, PAPER, RELEASED, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,31 @@ PROTOCOLS: dict[str, Protocol] = {
 #: What figures call a method, where that is not the paper's name of it: the paper has one name for two methods, the
 #: text's and the one behind the published figures.
 FIGURE_LABELS: dict[str, str] = {"brnpe": "BRNPE", "brnpe_init": "BRNPE Init", "calibrated": "Calibrated"}
+
+
+class PaperTask(NamedTuple):
+    """What plans and results need to know of a task of the paper, as the task itself says; it takes torch to ask it.
+
+    Arguments:
+        label: what figures call it.
+        x_dims: dimensions of an observation.
+        planar: whether a density can be drawn: two parameters in a box.
+        options: those that it has where none are given.
+    """
+
+    label: str
+    x_dims: int
+    planar: bool
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+PAPER_TASKS = {
+    "slcp": PaperTask("SLCP", 1, True),
+    "weinberg": PaperTask("Weinberg", 1, False),
+    "spatial_sir": PaperTask("Spatial SIR", 3, True),
+    "lotka_volterra": PaperTask("Lotka-Volterra", 2, True, (("clock", "jump"), ("steps", 2001))),
+    "two_moons": PaperTask("Two Moons", 1, True),
+}
 
 
 @dataclasses.dataclass(frozen=True)

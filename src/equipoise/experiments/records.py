@@ -6,24 +6,37 @@ and run. To keep another number of a diagnosis, say so in its row of `diagnostic
 
 from __future__ import annotations
 
-__all__ = ["CELL_VARIABLES", "HISTORY", "LEVELS", "SECOND", "TASK_VARIABLES", "UNTEMPERED", "record", "thinned"]
+__all__ = [
+    "CELL_VARIABLES",
+    "HISTORY",
+    "LEVELS",
+    "SECOND",
+    "TASK_VARIABLES",
+    "UNTEMPERED",
+    "coarse",
+    "record",
+    "thinned",
+]
 
 import json
 import platform
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
 
 from equipoise.diagnostics.dataset import VARIABLES
-from equipoise.posteriors import Posterior
-from equipoise.tasks import Task
 from equipoise.version import __version__
 
 from .cells import NUMERICS, Stack
+
+if TYPE_CHECKING:
+    import torch
+
+    from equipoise.posteriors import Posterior
+    from equipoise.tasks import Task
 
 #: Epochs that are kept of a training history, at most.
 EPOCHS = 100
@@ -81,6 +94,19 @@ def thinned(epochs: int) -> np.ndarray:
     return np.unique(np.rint(np.linspace(0, epochs - 1, min(epochs, EPOCHS))).astype(int))
 
 
+def coarse(values: np.ndarray, bits: int) -> np.ndarray:
+    """float32 values rounded to so many of their 23 bits after the first.
+
+    Example:
+        >>> coarse(np.array([3.14159, np.nan, -0.3, np.inf]), 8)
+        array([ 3.140625 ,        nan, -0.2998047,        inf], dtype=float32)
+    """
+    drop = 23 - bits
+    raw = values.astype(np.float32).view(np.uint32)
+    kept = ((raw + np.uint32(1 << (drop - 1))) & ~np.uint32((1 << drop) - 1)).view(np.float32)  # NaN alone overflows
+    return np.where(np.isfinite(values), kept, values).astype(np.float32)
+
+
 def record(
     stack: Stack,
     task: Task,
@@ -90,6 +116,8 @@ def record(
     notes: list[str],
 ) -> xr.Dataset:
     """What is kept of a stack: of each cell its members and its diagnosis, and the warnings."""
+    import torch  # here, since those who only read results do without
+
     cells, kept = stack.cells, thinned(stack.settings.epochs)
     sizes = {"level": LEVELS, "member": stack.members, "epoch": len(kept)}
     absent = {*(() if stack.rules.released_pairs else SECOND), *(() if stack.calibrate else TEMPERED)}
@@ -195,6 +223,8 @@ def _expected(task: Task, judged: xr.Dataset | None) -> dict[str, float]:
 def hardware(device: torch.device) -> str:
     """The name of the processor that was used."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.get_device_name(device)
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

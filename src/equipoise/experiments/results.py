@@ -34,9 +34,8 @@ from equipoise.version import __version__
 from .cells import NUMERICS, cells_of
 from .entries import GridError, method_facts, task_label
 from .folder import Folder
-from .gallery import coarse
 from .grids import Grid, load_grid
-from .records import CELL_VARIABLES, HISTORY, LEVELS, TASK_VARIABLES
+from .records import CELL_VARIABLES, HISTORY, LEVELS, TASK_VARIABLES, coarse
 
 AXES = ("task", "method", "budget", "run")
 #: A cell: task, method, budget and run.

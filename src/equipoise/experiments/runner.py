@@ -36,7 +36,6 @@ from .clusters import check_cluster, connect
 from .costs import cost, device_kind, pace
 from .folder import Folder, Heartbeat
 from .grids import Grid
-from .pipeline import compute_stack
 
 #: States of a cell; what an attempt at a stack comes to is one of the first two and the last two.
 DONE, FAILED, RUNNING, MISSING, BUSY, LATE = "done", "failed", "running", "missing", "busy", "late"
@@ -127,7 +126,7 @@ def run_grid(
     stop_after: float | None = None,
     pace: float | None = None,
     compile: bool | None = None,
-    compute: Compute = compute_stack,
+    compute: Compute | None = None,
     tell: Tell | None = None,
 ) -> State:
     """Compute what is missing of a grid in a folder.
@@ -145,7 +144,7 @@ def run_grid(
             finished took. With 0 a stack is begun whatever it takes, until the time is over.
         compile: whether steps are compiled; None where it pays back for a stack alone. What is compiled serves all
             later stacks of a process with the same networks.
-        compute: what computes a stack.
+        compute: what computes a stack; None for `pipeline.compute_stack`.
         tell: called with each stack that ended, and how.
 
     Returns:
@@ -161,6 +160,9 @@ def run_grid(
     deadline = None if stop_after is None else time.time() + stop_after
     how = Execution(device, threads, checkpoint, deadline, pace, compile)
     if left:
+        from .pipeline import compute_stack  # here, since those who only look at a folder need no torch
+
+        compute = compute or compute_stack
         with connect(cluster, device, threads, len(left)) as client:
             for stack, outcome in _execute(left, folder, how, compute, client):
                 if tell is not None:

@@ -49,9 +49,10 @@ from __future__ import annotations
 __all__ = ["balance_chi2", "balance_kl", "balance_multiclass"]
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def balance_chi2(joint: Tensor, marginal: Tensor, *, unbiased: bool = False, bandwidth: int = 1) -> Tensor:
@@ -64,18 +65,19 @@ def balance_chi2(joint: Tensor, marginal: Tensor, *, unbiased: bool = False, ban
         bandwidth: how far apart two terms may be and still share a θ.
 
     Example:
+        >>> import torch
         >>> flat = torch.zeros(256)  # the prior as surrogate
         >>> balance_chi2(flat, flat)
         tensor(0.)
     """
-    s = torch.sigmoid(joint) + torch.sigmoid(marginal) - 1
+    s = joint.sigmoid() + marginal.sigmoid() - 1
     return _unbiased_square(s, bandwidth) if unbiased else s.mean(-1).square()
 
 
 def balance_kl(joint: Tensor, marginal: Tensor) -> Tensor:
     """The Kullback–Leibler divergence KL(π(y)‖ϖ(y)), from log-ratios with shape `(*, B)`; shape `(*,)`."""
-    one = (torch.sigmoid(joint).mean(-1) + torch.sigmoid(marginal).mean(-1)) / 2
-    zero = (torch.sigmoid(-joint).mean(-1) + torch.sigmoid(-marginal).mean(-1)) / 2
+    one = (joint.sigmoid().mean(-1) + marginal.sigmoid().mean(-1)) / 2
+    zero = ((-joint).sigmoid().mean(-1) + (-marginal).sigmoid().mean(-1)) / 2
     return -(zero.log() + one.log()) / 2 - math.log(2)
 
 
@@ -93,8 +95,8 @@ def balance_multiclass(
     """
     K = joint_set.shape[-1]
     shift = math.log(gamma / K)
-    none_joint = torch.sigmoid(-torch.logsumexp(joint_set, -1) - shift)
-    none_marginal = torch.sigmoid(-torch.logsumexp(marginal_set, -1) - shift)
+    none_joint = (-joint_set.logsumexp(-1) - shift).sigmoid()
+    none_marginal = (-marginal_set.logsumexp(-1) - shift).sigmoid()
     s = (none_marginal + gamma * none_joint - 1) / (1 + gamma)
     square = _unbiased_square(s, K if bandwidth is None else bandwidth) if unbiased else s.mean(-1).square()
     return square * (1 + gamma) ** 2 / gamma

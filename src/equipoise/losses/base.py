@@ -11,16 +11,17 @@ from __future__ import annotations
 __all__ = ["npe", "nre", "nre_c"]
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def npe(joint: Tensor) -> Tensor:
     """-mean h over joint pairs, with shape `(*, B)`; shape `(*,)`.
 
     Example:
+        >>> import torch
         >>> npe(torch.tensor([1.0, 3.0]))
         tensor(-2.)
     """
@@ -29,7 +30,9 @@ def npe(joint: Tensor) -> Tensor:
 
 def nre(joint: Tensor, marginal: Tensor) -> Tensor:
     """The mean of the two cross-entropies, ½[E_joint -log σ(h) + E_marginal -log(1 - σ(h))]; shape `(*,)`."""
-    return (F.softplus(-joint).mean(-1) + F.softplus(marginal).mean(-1)) / 2
+    from torch.nn.functional import softplus
+
+    return (softplus(-joint).mean(-1) + softplus(marginal).mean(-1)) / 2
 
 
 def nre_c(joint_set: Tensor, marginal_set: Tensor, gamma: float = 1.0) -> Tensor:
@@ -43,9 +46,11 @@ def nre_c(joint_set: Tensor, marginal_set: Tensor, gamma: float = 1.0) -> Tensor
         marginal_set: log-ratios of K parameters independent of x, with shape `(*, B, K)`.
         gamma: the odds of "one of them made x" against "none did".
     """
+    from torch.nn.functional import softplus
+
     K = joint_set.shape[-1]
     shift = math.log(gamma / K)
     # log(K + γΣeʰ) - log K = softplus(logsumexp(h) + log(γ/K)); the constant log K moves into the second term.
-    none = F.softplus(torch.logsumexp(marginal_set, -1) + shift)
-    true = F.softplus(torch.logsumexp(joint_set, -1) + shift) - joint_set[..., 0] - shift
+    none = softplus(marginal_set.logsumexp(-1) + shift)
+    true = softplus(joint_set.logsumexp(-1) + shift) - joint_set[..., 0] - shift
     return (none.mean(-1) + gamma * true.mean(-1)) / (1 + gamma)

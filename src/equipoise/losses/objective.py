@@ -20,16 +20,16 @@ __all__ = [
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from equipoise.support.checks import one_of, true_or_false
 
 from .balance import balance_chi2, balance_kl, balance_multiclass
 from .base import npe, nre, nre_c
 from .pairs import contrastive_sets, joint_and_marginal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +166,8 @@ def prior_loss(objective: Objective) -> float:
         >>> [round(prior_loss(Objective(loss, "chi2", 100.0)), 3) for loss in LOSSES]
         [0.0, 0.693, 1.498]
     """
+    import torch
+
     h = torch.zeros(1, rolls_needed(objective), pairs_needed(objective))
     total, _ = objective_terms(h, [objective], torch.zeros(1, dtype=torch.int64), torch.tensor([objective.strength]))
     return float(total)
@@ -208,18 +210,18 @@ def objective_terms(
         χ² would be (for the record) where marginal pairs were evaluated, NaN otherwise.
     """
     total = log_ratios.new_zeros(log_ratios.shape[0])
-    balances = torch.full_like(total, float("nan"))
+    balances = total.new_full(total.shape, float("nan"))
     for k, kind in enumerate(kinds):
         mine = index == k
         # A member sees 0 in the formulas that are not its own, so that none of them can hand it a NaN gradient.
-        h = log_ratios if len(kinds) == 1 else torch.where(mine[:, None, None], log_ratios, 0.0)
+        h = log_ratios if len(kinds) == 1 else log_ratios.where(mine[:, None, None], 0.0)
         balance = _balance(h, kind)
         term = LOSSES[kind.loss]
         loss = term.function(*term.arguments(h, kind), **term.keywords(kind))
         if kind.balanced:
             loss = loss + strength * balance
-        total = torch.where(mine, loss, total)
-        balances = torch.where(mine, balance, balances)
+        total = loss.where(mine, total)
+        balances = balance.where(mine, balances)
     return total, balances
 
 
@@ -228,7 +230,7 @@ def _balance(h: Tensor, objective: Objective) -> Tensor:
     if h.shape[-2] < 2:
         return h.new_full(h.shape[:-2], float("nan"))
     if objective.balanced and objective.normalized:
-        log_z = torch.logsumexp(h[..., 1 : objective.normalizer + 1, :], -2, keepdim=True)
+        log_z = h[..., 1 : objective.normalizer + 1, :].logsumexp(-2, keepdim=True)
         h = h - (log_z - math.log(objective.normalizer))
     term = BALANCES[objective.balance if objective.balanced else "none"]
     return term.function(*term.arguments(h, objective), **term.keywords(objective))

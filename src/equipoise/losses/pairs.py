@@ -18,7 +18,10 @@ from __future__ import annotations
 
 __all__ = ["contrastive_sets", "joint_and_marginal"]
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def joint_and_marginal(log_ratios: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise.choices import INITS, STARTS
 from equipoise.priors import Prior
 
 from .classifier import Classifier
 from .compiler_marks import apply_marks
 from .embeddings import Convolutional, Embedding, Flat, Module, choose_embedding, embedding_from_spec
-from .flow import INITS, STARTS, Flow
+from .flow import Flow
 from .mixture import Mixture
 from .network import LOG_WEIGHTS, Network
 from .stacked_weights import Layout, StackedWeights, dense, matmul_precision, stack_members

@@ -26,7 +26,7 @@ everywhere, balance 0.
 
 from __future__ import annotations
 
-__all__ = ["INITS", "STARTS", "Flow"]
+__all__ = ["Flow"]
 
 import dataclasses
 import math
@@ -38,6 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.choices import INITS, STARTS
 from equipoise.priors import Prior
 from equipoise.support.errors import NoPriorMap
 from equipoise.support.randomness import isolated, undisturbed
@@ -48,8 +49,6 @@ from .spline import BOUND, plain_on_cpu
 from .stacked_weights import StackedWeights, dense, selu
 from .univariate import UNIVARIATE
 
-STARTS = ("random", "prior", "prior_base")
-INITS = ("standard", "scaled", "identity")
 #: From this many θ per x on, what a hypernetwork computes from x alone is computed once.
 FEW = 4
 #: And from this many on, a CPU does it with compiled loops over the θ of an x.

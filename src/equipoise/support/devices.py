@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def as_device(device: str | torch.device | None) -> torch.device:
@@ -26,6 +27,8 @@ def as_device(device: str | torch.device | None) -> torch.device:
             ...
         ValueError: device='gpu' is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …, or None for a GPU where ...
     """
+    import torch  # here and below, since `cores` and what is compiled do without
+
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if why := unusable(device):
@@ -36,6 +39,8 @@ def as_device(device: str | torch.device | None) -> torch.device:
 
 def unusable(device: Any) -> str:
     """Why nothing can be computed on a device, and what to give in its place; "" where something can."""
+    import torch
+
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
@@ -65,6 +70,8 @@ def cores() -> int:
 @contextmanager
 def fixed_threads(threads: int) -> Iterator[None]:
     """Compute with a fixed number of torch's threads: sums over another number of them round differently."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -80,6 +87,8 @@ def workers(threads: int) -> ThreadPoolExecutor:
 
 @lru_cache(maxsize=1)
 def _workers(threads: int, process: int) -> ThreadPoolExecutor:
+    import torch
+
     before, ready = torch.get_num_threads(), threading.Barrier(threads + 1)
 
     def alone() -> None:

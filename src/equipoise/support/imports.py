@@ -1,17 +1,33 @@
-"""Objects of a user's own by the name of where they are: `FILE.py:NAME` or `MODULE:NAME`."""
+"""What is imported later: a user's objects, `FILE.py:NAME` or `MODULE:NAME`; names of a package that need torch."""
 
 from __future__ import annotations
 
-__all__ = ["named_object", "source_of"]
+__all__ = ["lazy", "named_object", "source_of"]
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's `__getattr__`: imports names from its modules when they are first asked for.
+
+    Arguments:
+        package: the package.
+        homes: the names, and the module of each. None is called as a module is: that would take its place.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{homes[name]}", package), name)
+
+    return __getattr__
 
 
 def named_object(text: str, what: str) -> Any:

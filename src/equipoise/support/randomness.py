@@ -16,9 +16,12 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 _LOCK = threading.RLock()
 
@@ -50,6 +53,8 @@ def integer(seed: int, *path: str | int) -> int:
 
 def generator(seed: int, *path: str | int, device: str | torch.device = "cpu") -> torch.Generator:
     """A torch generator on `device` seeded from the stream."""
+    import torch  # here and below, since identities and verdicts need numbers alone
+
     return torch.Generator(device=device).manual_seed(integer(seed, *path))
 
 
@@ -59,6 +64,8 @@ def undisturbed() -> Iterator[None]:
 
     One thread at a time, since there is one set of them.
     """
+    import torch
+
     with _LOCK:
         python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what others draw from)
         try:
@@ -77,12 +84,15 @@ def isolated(seed: int) -> Iterator[None]:
     CPU's generator alone does not undo that.
 
     Example:
+        >>> import torch
         >>> before = torch.get_rng_state()
         >>> with isolated(1):
         ...     a = torch.rand(2), np.random.random(2)
         >>> bool((torch.get_rng_state() == before).all())
         True
     """
+    import torch
+
     with undisturbed():
         torch.default_generator.manual_seed(seed)
         if _gpus():
@@ -92,4 +102,6 @@ def isolated(seed: int) -> Iterator[None]:
 
 
 def _gpus() -> list[int]:
+    import torch
+
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equipoise.diagnostics.calibrate import MOST_PAIRS, calibrate_out_of_fold
+from equipoise.diagnostics.calibrating import MOST_PAIRS, calibrate_out_of_fold
 from equipoise.posteriors import Posterior
 from equipoise.support.checks import whole_number
 from equipoise.support.randomness import generator, integer

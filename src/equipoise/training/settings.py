@@ -124,6 +124,8 @@ SMALL = dataclasses.replace(
     DEFAULT, epochs=100, schedule="cycle", learning_rate=6e-3, min_learning_rate=6e-5, average=0.98, patience=8
 )
 SMALL_STEPS = 12
+#: Folds of the default.
+FOLDS = 5
 
 
 def batch_for(n: int, validation_fraction: float, steps: int = STEPS_PER_EPOCH) -> int:

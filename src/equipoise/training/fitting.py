@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FOLDS", "fit", "fit_many", "members_of", "mixture_of", "suited"]
+__all__ = ["fit", "fit_many", "members_of", "mixture_of", "suited"]
 
 import dataclasses
 import os
@@ -36,12 +36,9 @@ from .loop import OnEpoch, Trained, train_stack
 from .members import Member, grouped, network_of, stack_identity, stack_inputs
 from .modules import SHORT, as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
-from .settings import DEFAULT, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
+from .settings import DEFAULT, FOLDS, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
 from .stacks import Job, trained_at_once
 from .standardize import rows_to_read, theta_scaling, x_scaling
-
-#: Folds of the default.
-FOLDS = 5
 
 
 def fit(

@@ -26,11 +26,11 @@ from .dataset import ExactLogProb, Findings, as_dataset, exact_values
 from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .normalizers import FROM_FEW, FROM_MORE
 from .packages import as_surrogate
-from .pair_statistics import RECIPES, on_cells, pair_statistics, shares_points
+from .pair_statistics import on_cells, pair_statistics, shares_points
 from .point_statistics import Batch, PairStatistics
-from .proposed_points import CELLS_UP_TO, RELEASED_BINS
-from .surrogates import Surrogate
-from .uniformity import tarp_references
+from .proposed_points import CELLS_UP_TO
+from .recipes import RECIPES, RELEASED_BINS, TOLERANCES
+from .surrogates import Surrogate, tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
@@ -51,8 +51,6 @@ MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 DRAWS, POINTS = 256, 1000
 #: Below this many effective points a rank is little better than a coin toss.
 TRUSTED_POINTS = 10
-#: Tolerances of the certificate.
-TOLERANCES = ("level", "constant")
 
 
 def diagnose(
