@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["bnre_on_slcp", "judged_twice", "rolls", "toy", "trained"]
+__all__ = [
+    "Network",
+    "bnre_on_slcp",
+    "effects",
+    "informed",
+    "judged_twice",
+    "networks",
+    "rolls",
+    "slopes",
+    "toy",
+]
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
@@ -43,17 +54,114 @@ def toy(folder: Path) -> str:
     return table(["t with the plain estimate", "", *(f"n = {n:,}" for n in BATCHES)], rows) + f"\n\n{note}"
 
 
-def trained(folder: Path) -> str:
-    """Small classifiers with both estimates: medians over runs."""
-    groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A small classifier of `benchmarks/balance.py train`, untempered; `curve` is for those without balance.
+
+    Arguments:
+        curve: t, nominal log posterior and coverage AUC of the tempered network, with shape `(3, T)`, by t.
+    """
+
+    task: str
+    batch: int
+    strength: float
+    objective: str
+    run: str
+    auc: float
+    log_prob: float
+    slope: float
+    expected: float
+    curve: np.ndarray
+
+    def tempered(self, t: float) -> float:
+        """The coverage AUC at a temperature, between those looked at; NaN below the smallest."""
+        return float(np.interp(t, self.curve[0], self.curve[2], left=np.nan))
+
+    def as_informed(self, log_prob: float) -> float:
+        """The coverage AUC at the temperature with this nominal log posterior; NaN where there is none.
+
+        It is sought below the temperature of the largest one: above it the network is overconfident.
+        """
+        known = self.curve[:, : 1 + int(self.curve[1].argmax())]
+        return float(np.interp(log_prob, known[1], known[2], left=np.nan, right=np.nan))
+
+
+def networks(folder: Path) -> list[Network]:
+    """Every network of the study, those without balance first."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in _rows("estimate-train", folder):
-        groups.setdefault((row["task"], row["batch"], row["objective"]), []).append(row)
+        key = tuple(row[n] for n in ("task", "batch", "strength", "objective", "run"))
+        groups.setdefault(key, []).append(row)
+    found = []
+    for rows in groups.values():
+        rows = sorted(rows, key=lambda r: float(r["t"]))
+        one = rows[-1]
+        curve = np.array([[float(r[n]) for r in rows] for n in ("t", "nominal_log_prob", "coverage_auc")])
+        names = ("coverage_auc", "nominal_log_prob", "slope", "t_expected")
+        about = one["task"], int(one["batch"]), float(one["strength"]), one["objective"], one["run"]
+        found.append(Network(*about, *(float(one[n]) for n in names), curve))
+    return sorted(found, key=lambda n: n.strength > 0)
+
+
+def effects(folder: Path) -> str:
+    """What λ × 4, n × 4 and both do to the coverage AUC, run by run over all pairs of cells."""
+    found = networks(folder)
+    by = {(n.task, n.objective, n.batch, n.strength, n.run): n for n in found if n.strength}
     rows = []
-    for (task, batch, objective), runs in groups.items():
-        middle = {n: np.median([float(r[n]) for r in runs]) for n in ("slope", "coverage_auc", "nominal_log_prob")}
-        numbers = [f"{middle['slope']:.2f}", signed(middle["coverage_auc"]), signed(middle["nominal_log_prob"], 2)]
-        rows.append([f"{TASKS[task]}, {objective.replace('nre', 'NRE').replace('bNRE', 'BNRE')}", batch, *numbers])
-    return table(["", "n", "slope", "coverage AUC", "nominal log posterior"], rows)
+    for task in dict.fromkeys(n.task for n in found):
+        for words, more_n, more_strength in (("λ × 4", 1, 4), ("n × 4", 4, 1), ("both × 4", 4, 4)):
+            cells = []
+            for objective in ("bnre, plain", "bnre, unbiased"):
+                change = [
+                    other.auc - one.auc
+                    for (name, kind, n, strength, run), one in by.items()
+                    if (name, kind) == (task, objective)
+                    and (other := by.get((task, objective, n * more_n, strength * more_strength, run)))
+                ]
+                if not change:
+                    cells.append("–")
+                    continue
+                cells.append(f"{signed(float(np.mean(change)))} ({signed(min(change))} … {signed(max(change))})")
+            number = len(change)
+            rows.append([f"{TASKS[task]}, {words}", f"{number}", *cells])
+    return table(["", "pairs of networks", "plain estimate: change of coverage AUC", "unbiased estimate"], rows)
+
+
+def slopes(folder: Path) -> str:
+    """Slopes on Weinberg: of both estimates beside the prediction near the prior and that of the exact log-ratio."""
+    found = [n for n in networks(folder) if n.task == "weinberg"]
+    cells: dict[tuple[float, float, int], list[Network]] = {}
+    for n in found:
+        if n.strength:
+            cells.setdefault((n.strength / n.batch, n.strength, n.batch), []).append(n)
+    rows = []
+    for (ratio, strength, batch), here in sorted(cells.items()):
+        kinds = [[n.slope for n in here if n.objective == f"bnre, {w}"] for w in ("plain", "unbiased")]
+        free = [n.slope for n in found if not n.strength and n.batch == batch]
+        expected = next(n.expected for n in here if n.objective == "bnre, plain")
+        near = [f"{1 / (1 + ratio):.2f}", f"{expected:.2f}"]
+        listed = [", ".join(f"{v:.2f}" for v in values) for values in (*kinds, free)]
+        rows.append([f"λ = {strength:g}, n = {batch:,}", f"{ratio:.2g}", *near, *listed])
+    head = ["", "λ/n", "1/(1 + λ/n)", "t of the least loss", "slope, plain", "slope, unbiased", "slope, NRE"]
+    return table(head, rows)
+
+
+def informed(folder: Path) -> str:
+    """Balanced networks beside NRE of the same batch size and run, tempered to the same nominal log posterior."""
+    found = networks(folder)
+    free = {(n.task, n.batch, n.run): n for n in found if not n.strength}
+    rows = []
+    for task in dict.fromkeys(n.task for n in found):
+        for words in ("plain", "unbiased"):
+            here = [n for n in found if (n.task, n.objective) == (task, f"bnre, {words}")]
+            gaps = np.array([free[task, n.batch, n.run].as_informed(n.log_prob) - n.auc for n in here])
+            known = gaps[np.isfinite(gaps)]
+            more = f"{int((known > 0).sum())} of {len(known)}"
+            spread = f"{signed(float(known.min()))} … {signed(float(known.max()))}" if len(known) else "–"
+            middle = signed(float(np.median(known))) if len(known) else "–"
+            rows.append([f"{TASKS[task]}, {words}", more, middle, spread, f"{len(gaps) - len(known)}"])
+    head = ["", "tempered NRE is more conservative", "median difference", "range", "no t with as much information"]
+    return table(head, rows)
 
 
 def judged_twice(folder: Path) -> str:

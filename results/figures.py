@@ -28,11 +28,13 @@ import conservative_figures
 import idea_figures
 import speed
 from ablations import STARTS, STRENGTHS, part_of, places_of, started
+from agreement import figure_name
 from equipoise import plots
 from equipoise.plots.labels import METHODS, labels_of
 from equipoise.plots.panels import coverage_panel, say_missing
 from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, RULE, VERDICTS, budget_looks, method_looks
 from equipoise.report import write_figures, write_report
+from estimates import networks
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -65,7 +67,7 @@ def headline(folder: Path) -> Figure:
         for ax, method in zip(row, pair, strict=True):
             coverage_panel(results.ds.sel(budget=budgets), task, method=method, ax=ax)
             ax.set_box_aspect(1)
-            ax.set_title(LABELS[method], color=looks[method].colour, fontweight="bold")
+            ax.set_title(figure_name(method), color=looks[method].colour, fontweight="bold")
     left.supxlabel("Credibility level")
     left.supylabel("Expected coverage")
     handles = [Line2D([], [], color=k.colour, label=f"{b:,}") for b, k in budget_looks(budgets).items()]
@@ -78,7 +80,7 @@ def headline(folder: Path) -> Figure:
         for method in pair:
             look, found = looks[method], list(results.each([task], [method], budgets))
             xs, ys = ([s.median(name) for s in found] for name in ("information_kept", "coverage_auc"))
-            ax.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=1, label=LABELS[method], zorder=2)
+            ax.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=1, label=figure_name(method), zorder=2)
             for s, x, y in zip(found, xs, ys, strict=True):
                 size = 10 + 7 * budgets.index(s.budget)
                 ax.plot([x, x], s.ends("coverage_auc"), color=look.colour, linewidth=0.6, alpha=0.6)
@@ -344,6 +346,57 @@ def diagnostics(folder: Path) -> Figure:
     return figure
 
 
+def estimate(folder: Path) -> Figure:
+    """Coverage AUC against λ/n for both estimates of balance, and what tempering by 1/(1 + λ/n) gives NRE."""
+    found = networks(folder)
+    tasks, batches = (list(dict.fromkeys(v)) for v in ((n.task for n in found), sorted(n.batch for n in found)))
+    looks = budget_looks(batches)
+    figure, ((*axes,),) = _panels(1, len(tasks), 2.6)
+    for ax, task in zip(axes, tasks, strict=True):
+        here = [n for n in found if n.task == task]
+        free = [n for n in here if not n.strength]
+        ratios = np.geomspace(0.015, 10, 60)
+        curve = np.mean([[n.tempered(1 / (1 + r)) for r in ratios] for n in free], 0)
+        ax.plot(ratios, curve, color=INK, linewidth=1.1, zorder=2)
+        for n in batches:
+            colour = looks[n].colour
+            for objective, filled in (("bnre, plain", True), ("bnre, unbiased", False)):
+                # Marks of equal λ/n stand side by side.
+                place = 2 * batches.index(n) + (not filled) - (2 * len(batches) - 1) / 2
+                runs: dict[float, list[float]] = {}
+                for one in here:
+                    if (one.objective, one.batch) == (objective, n):
+                        runs.setdefault(1.16**place * one.strength / n, []).append(one.auc)
+                for x, values in runs.items():
+                    ax.plot([x, x], [min(values), max(values)], color=colour, linewidth=1, zorder=3)
+                middle = [float(np.mean(v)) for v in runs.values()]
+                ax.plot(
+                    list(runs), middle, linestyle="none", marker="o", markersize=5, color=colour,
+                    markerfacecolor=colour if filled else PAPER, markeredgewidth=1.1, zorder=4,
+                )  # fmt: skip
+        _zero(ax)
+        ax.set_xscale("log")
+        known = sorted({n.strength / n.batch for n in here if n.strength})
+        ax.xaxis.set_major_locator(FixedLocator(known))
+        ax.xaxis.set_major_formatter(FixedFormatter([f"{ratio:.2g}" for ratio in known]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set(title=TASKS[task], xlabel="λ/n")
+    axes[0].set_ylabel("Coverage AUC")
+    for ax in axes:
+        low, high = ax.get_ylim()
+        ax.axhspan(min(low, -0.01), 0, color=VERDICTS["overconfident"].ink, alpha=0.06, linewidth=0, zorder=0)
+        ax.set_ylim(low, high)
+    ring = {"color": GREY, "marker": "o", "linestyle": "none"}
+    handles = [
+        *(Line2D([], [], color=looks[n].colour, marker="o", linestyle="none", label=f"n = {n:,}") for n in batches),
+        Line2D([], [], **ring, label="plain estimate"),
+        Line2D([], [], **ring, markerfacecolor=PAPER, label="unbiased estimate"),
+        Line2D([], [], color=INK, linewidth=1.1, label="NRE, tempered by 1/(1 + λ/n)"),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.6)
+    return figure
+
+
 def _figure(*size: float) -> Figure:
     return Figure(figsize=size or None, layout="constrained")  # type: ignore[arg-type]
 
@@ -383,6 +436,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     **{f"plane-{name}": partial(planes, name) for name in GRIDS},
     "ablation": ablation,
     "start": start,
+    "estimate": estimate,
     **{f"gallery-{task}": partial(gallery, "paper", task) for task in GALLERIES},
     **{f"gallery-released-{task}": partial(gallery, "released", task) for task in GALLERIES},
 }

@@ -22,7 +22,7 @@ from agreement import against_published, agreement, systematic
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
-from estimates import bnre_on_slcp, judged_twice, rolls, toy, trained
+from estimates import bnre_on_slcp, effects, informed, judged_twice, networks, rolls, slopes, toy
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
@@ -119,6 +119,12 @@ def start_picture(folder: Path) -> str:
     return picture("start", "start", "Balancing error against budget, by start", folder)
 
 
+def estimate_picture(folder: Path) -> str:
+    """The figure of both estimates of balance."""
+    networks(folder)
+    return "![Coverage AUC against λ/n, both estimates of balance](figures/reproduction-estimate.png)"
+
+
 def pictures_of(grid: str, task: str, folder: Path) -> str:
     """The gallery of a task in a protocol."""
     pictured(grid, task, folder)
@@ -137,7 +143,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "bnre-slcp": bnre_on_slcp,
         "rolls": rolls,
         "estimate-toy": toy,
-        "estimate-train": trained,
+        "estimate-effects": effects,
+        "estimate-slopes": slopes,
+        "estimate-informed": informed,
         "certificates": certificates,
         "information": information,
         "learnt": learnt,
@@ -186,7 +194,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
             ("ablation", "ablation", "Coverage AUC against information kept, along λ"),
         )
     }
-    | {"figure-start": start_picture}
+    | {"figure-start": start_picture, "figure-estimate": estimate_picture}
     | {f"figure-gallery-{task}": partial(pictures_of, "paper", task) for task in GALLERIES}
     | {f"figure-gallery-released-{task}": partial(pictures_of, "released", task) for task in GALLERIES}
 )

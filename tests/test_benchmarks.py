@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -171,6 +172,39 @@ def test_near_the_prior_the_plain_estimate_tempers() -> None:
         expected = 1 / (1 + float(row["strength"]) / float(row["batch"]))
         assert float(row["t_plain"]) == pytest.approx(expected, rel=0.01)
     assert all(float(row["t_unbiased"]) == pytest.approx(1, abs=1e-3) for row in rows)
+
+
+@pytest.mark.slow
+def test_small_classifiers_are_trained_with_both_estimates_and_never_twice(tmp_path: Path, printed) -> None:
+    printed("balance", "train", "--quick", "--out", str(tmp_path))
+    file = tmp_path / "estimate-train.csv"
+    with file.open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(r["objective"], r["t"]) for r in rows] == [
+        ("nre", "1.0"), ("nre", "0.5"), ("bnre, plain", "1.0"), ("bnre, unbiased", "1.0"),
+    ]  # fmt: skip
+    assert 0 < float(rows[2]["t_expected"]) < 1
+    before = file.read_bytes()
+    printed("balance", "train", "--quick", "--out", str(tmp_path))
+    assert file.read_bytes() == before
+
+
+def test_the_best_tempering_is_that_of_the_toy_near_the_prior() -> None:
+    """Of exact log-ratios of a little information: 1/(1 + λ/n) with the plain estimate, from pairs in any order."""
+    sys.path.insert(0, str(HERE))
+    try:
+        import balance
+    finally:
+        sys.path.remove(str(HERE))
+    rng, noise = np.random.default_rng(0), 5.0
+    theta = rng.normal(size=200_000)
+    x = theta + noise * rng.normal(size=len(theta))
+    variance = 1 / (1 + noise**-2)
+    exact, rolled = (
+        -0.5 * (v - variance * x / noise**2) ** 2 / variance - 0.5 * np.log(variance) + 0.5 * v**2
+        for v in (theta, np.roll(theta, 1))
+    )
+    assert balance.tempered_optimum(exact, rolled, 256, 256) == pytest.approx(0.5, abs=0.06)
 
 
 def test_load_measures_folders_of_many_cells(printed) -> None:

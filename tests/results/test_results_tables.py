@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -477,7 +478,7 @@ def test_the_loops_times_are_those_of_the_page_about_speed():
 def test_figures_are_drawn_from_results_alone_and_twice_the_same(made_up, tmp_path, capsys):
     first = figures.draw(made_up, tmp_path / "one")
     missing = {f"gallery-{grid}{task}" for grid in ("", "released-") for task in ("lotka_volterra", "spatial_sir")}
-    names = set(figures.FIGURES) - {"ablation", "start"} - missing
+    names = set(figures.FIGURES) - {"ablation", "start", "estimate"} - missing
     assert {p.name for p in first} == {f"reproduction-{n}.png" for n in names}
     assert "reproduction-start: not drawn, `results/start.nc` is not there" in capsys.readouterr().out
     for again in figures.draw(made_up, tmp_path / "two", ["auc", "headline"]):
@@ -509,7 +510,49 @@ def test_the_estimates_of_balance_are_tabulated(tmp_path):
     assert "t = 1.00 everywhere" in estimates.toy(reading.HERE)
     with pytest.raises(reading.Missing, match="estimate-toy"):
         estimates.toy(tmp_path)
-    head = "task,budget,batch,strength,objective,run,slope,coverage_auc,nominal_log_prob,balancing_error,seconds\n"
-    runs = "".join(f'weinberg,8192,64,100.0,"bnre, plain",{i},0.{i + 1},0.0{i},-0.2,0.1,1\n' for i in range(3))
-    (tmp_path / "estimate-train.csv").write_text(head + runs)
-    assert "| Weinberg, BNRE, plain | 64 | 0.20 | +0.010 | −0.20 |" in estimates.trained(tmp_path)
+
+
+@pytest.fixture
+def small_networks(tmp_path):
+    """Coverage AUCs that follow λ/n with the plain estimate, and are 0 with the unbiased one; t is the slope."""
+    names = "task,batch,strength,objective,run,steps,t,slope,t_expected,coverage_auc,nominal_log_prob"
+    lines = [names]
+    for n, run in itertools.product((64, 256), (0, 1)):
+        lines += [f"weinberg,{n},0.0,nre,{run},100,{t},0.9,1.0,{0.3 * (1 - t)},{t - 1}" for t in (0.1, 0.5, 1.0)]
+        for strength in (100.0, 400.0):
+            t = 1 / (1 + strength / n)
+            lines.append(f'weinberg,{n},{strength},"bnre, plain",{run},100,1.0,{t},{t},{0.2 * (1 - t)},{t - 1}')
+            lines.append(f'weinberg,{n},{strength},"bnre, unbiased",{run},100,1.0,1.0,1.0,0.0,-0.95')
+    (tmp_path / "estimate-train.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_what_lambda_and_the_batch_do_is_compared_run_by_run(small_networks):
+    rows = estimates.effects(small_networks).splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows] == ["4", "4", "2"]
+    strength, batch, both = (row.split(" | ")[2] for row in rows)
+    assert strength.startswith("+0.0") and batch.startswith("−0.0") and both == "0.000 (0.000 … 0.000)"
+    assert all("| 0.000 (0.000 … 0.000) |" in row for row in rows)
+
+
+def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(small_networks):
+    plain, unbiased = estimates.informed(small_networks).splitlines()[2:]
+    # AUC 0.3 (1 - t) against 0.2 (1 - t); at t = 0.05, below the smallest t, nothing is known.
+    assert plain.startswith("| Weinberg, plain | 8 of 8 | +0.0") and plain.endswith("| 0 |")
+    assert unbiased.endswith("| 0 of 0 | – | – | 8 |")
+    found = [n for n in estimates.networks(small_networks) if not n.strength]
+    assert found[0].tempered(0.75) == pytest.approx(0.075)
+    assert found[0].as_informed(-0.25) == pytest.approx(0.075)
+
+
+def test_slopes_stand_beside_the_prediction(small_networks):
+    text = estimates.slopes(small_networks)
+    assert "| λ = 100, n = 256 | 0.39 | 0.72 | 0.72 | 0.72, 0.72 | 1.00, 1.00 | 0.90, 0.90 |" in text
+    with pytest.raises(reading.Missing, match="estimate-train"):
+        estimates.networks(small_networks / "elsewhere")
+
+
+def test_the_figure_of_the_estimates_has_a_panel_for_each_task(small_networks):
+    (ax,) = figures.estimate(small_networks).axes
+    assert ax.get_title() == "Weinberg"
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.39", "1.6", "6.2"]
