@@ -167,7 +167,7 @@ def train(design: Design, done: set[tuple[str, int, int]]) -> Iterator[list[dict
         for strength in design.strengths
     }
     runs = range(design.runs)
-    for (name, wanted), n in itertools.product(design.plan, design.batches):
+    for n, (name, wanted) in itertools.product(design.batches, design.plan):
         each = int(0.9 * design.budget) // n
         epochs = max(1, round(wanted / each))
         if (name, n, epochs * each) in done:
