@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "Network",
+    "bias",
     "bnre_on_slcp",
     "effects",
     "informed",
@@ -125,6 +126,22 @@ def effects(folder: Path) -> str:
             number = len(change)
             rows.append([f"{TASKS[task]}, {words}", f"{number}", *cells])
     return table(["", "pairs of networks", "plain estimate: change of coverage AUC", "unbiased estimate"], rows)
+
+
+def bias(folder: Path) -> str:
+    """How much larger the coverage AUC is with the plain estimate than with the unbiased one, by task and λ/n."""
+    found = [n for n in networks(folder) if n.strength]
+    ratios = sorted({n.strength / n.batch for n in found})
+    free = {(n.task, n.batch, n.strength, n.run): n.auc for n in found if n.objective == "bnre, unbiased"}
+    rows = []
+    for task in dict.fromkeys(n.task for n in found):
+        gaps: dict[float, list[float]] = {}
+        for n in found:
+            if (n.task, n.objective) == (task, "bnre, plain"):
+                gaps.setdefault(n.strength / n.batch, []).append(n.auc - free[task, n.batch, n.strength, n.run])
+        cells = [f"{signed(float(np.mean(g)))} ({len(g)})" if (g := gaps.get(r)) else "–" for r in ratios]
+        rows.append([TASKS[task], *cells])
+    return table(["", *(f"λ/n = {ratio:.2g}" for ratio in ratios)], rows)
 
 
 def slopes(folder: Path) -> str:

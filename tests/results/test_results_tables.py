@@ -535,6 +535,13 @@ def test_what_lambda_and_the_batch_do_is_compared_run_by_run(small_networks):
     assert all("| 0.000 (0.000 … 0.000) |" in row for row in rows)
 
 
+def test_what_the_bias_adds_is_told_by_the_ratio(small_networks):
+    head, _, row = estimates.bias(small_networks).splitlines()
+    assert head == "|  | λ/n = 0.39 | λ/n = 1.6 | λ/n = 6.2 |"
+    # 0.2 (1 - t), over one, two and one pairs of λ and n with two runs each
+    assert row == "| Weinberg | +0.056 (2) | +0.122 (4) | +0.172 (2) |"
+
+
 def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(small_networks):
     plain, unbiased = estimates.informed(small_networks).splitlines()[2:]
     # AUC 0.3 (1 - t) against 0.2 (1 - t); at t = 0.05, below the smallest t, nothing is known.
