@@ -1,7 +1,7 @@
 """Balance, or the batch estimate of balance: what the plain estimate of the χ² term does to log-ratios.
 
     python benchmarks/balance.py toy       # quadrature, a second: results/estimate-toy.csv
-    python benchmarks/balance.py train     # small classifiers, half an hour on a CPU: results/estimate-train.csv
+    python benchmarks/balance.py train     # small classifiers, twenty minutes of a core: results/estimate-train.csv
 
 The derivation is in `equipoise/losses/balance.py`. *Toy*: θ ~ N(0, 1), x|θ ~ N(θ, τ²), and the family of log-ratios
 h = t log r + c around the exact log r. The expected binary cross-entropy, g² and the variance of the batch mean are
