@@ -297,7 +297,8 @@ def forward(packing: Any, room: Any, w: Any, batch: Any) -> None:
         total[:] = 0
         for d in range(dim):
             for b in range(batch):
-                total[b] += float(room.v[-1, d, b]) ** 2
+                v = float(room.v[-1, d, b])
+                total[b] += v * v
         for b in range(batch):
             ratio[b] -= 0.5 * (total[b] + dim * math.log(2 * math.pi))
 
