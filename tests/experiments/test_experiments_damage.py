@@ -6,17 +6,33 @@ import json
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
+from blank_stacks import blank
 from experiments_tiny import TINY, assert_same_cells
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments import Folder, cells_of, collect, load_grid, merge, read_results, run_grid, state_of
+from equipoise.experiments import (
+    Folder,
+    cells_of,
+    collect,
+    load_grid,
+    merge,
+    missing_stacks,
+    read_results,
+    run_grid,
+    stacks_of,
+    state_of,
+)
+from equipoise.experiments.packed import pack
 from equipoise.support.errors import DamagedFile
 from equipoise.support.files import append_digest
+from equipoise.support.hdf5 import MARK
 
 
 def flipped(contents: bytes, place: float) -> bytes:
@@ -125,7 +141,105 @@ def test_a_stack_that_reads_another_file_is_refused(stored):
         made.create_dataset("coverage_auc", shape, "f8", external=[(str(stored.path / "secret"), 0, 80)])
     append_digest(file)
     with pytest.raises(DamagedFile, match="coverage_auc"):
-        collect(stored)
+        stored.read_stack(file.stem)
+    assert file.stem not in stored.stacks()
+
+
+def _one_level_less(header, arrays):
+    arrays["level"] = arrays["level"][1:]
+    for name in ("coverage", "coverage_lower", "coverage_upper"):
+        arrays[name] = arrays[name][:, 1:]
+
+
+def _of(name, value):
+    """What gives a variable another value."""
+    return lambda header, arrays: arrays.__setitem__(name, value(arrays[name]))
+
+
+def _about(name, value):
+    """What gives an attribute another value."""
+    return lambda header, arrays: header.__setitem__(name, value)
+
+
+#: What somebody else's stack may have, under a digest that is right.
+FOREIGN = {
+    "a missing variable": lambda header, arrays: arrays.pop("verdict_p_value"),
+    "no cells": lambda header, arrays: arrays.pop("cell"),
+    "no levels": lambda header, arrays: arrays.pop("level"),
+    "no method": lambda header, arrays: arrays.pop("method"),
+    "a missing attribute": lambda header, arrays: header.pop("hardware"),
+    "members that are NaN": _about("members", float("nan")),
+    "no members": _about("members", 0),
+    "more members": _about("members", 10**9),
+    "members that are a text": _about("members", "2"),
+    "a budget that is a list": _about("budget", [128]),
+    "a task that is a number": _about("task", 3),
+    "notes that are no JSON": _about("notes", "["),
+    "notes that are nested": _about("notes", "[" * 100_000),
+    "notes that are numbers": _about("notes", "[1]"),
+    "seconds that are NaN": _about("seconds", float("nan")),
+    "a cost of nothing": _about("cost", 0),
+    "a device that is a list": _about("device", ["cpu", ["cuda"]]),
+    "another shape": _of("coverage_auc", lambda v: v[:, None]),
+    "fewer numbers": _of("coverage", lambda v: v[:, :50]),
+    "more cells": _of("cell", lambda v: np.array([*v, "0" * 20], dtype=object)),
+    "other cells": _of("cell", lambda v: np.array(["0" * 20] * len(v), dtype=object)),
+    "more numbers than cells": _of("coverage_auc", lambda v: np.repeat(v, 2)),
+    "whole numbers": _of("coverage_auc", lambda v: v.astype(np.int64)),
+    "texts": _of("coverage_auc", lambda v: np.array(["x"] * len(v), dtype=object)),
+    "numbers for texts": _of("verdict", lambda v: np.zeros(len(v))),
+    "another verdict": _of("verdict", lambda v: np.array(["<b>"] * len(v), dtype=object)),
+    "a coverage of 2": _of("coverage", lambda v: v + 2),
+    "a run that is half": _of("run", lambda v: v + 0.5),
+    "a negative run": _of("run", lambda v: v - 5),
+    "epochs downwards": _of("epoch", lambda v: v[::-1].copy()),
+    "other levels": _of("level", lambda v: v**2),
+    "one level less": _one_level_less,
+    "a task's value for each cell": _of("expected_log_prob", lambda v: np.zeros(3)),
+    "names that are no JSON": _of("task_parameters", lambda v: np.array("{", dtype=object)),
+    "a picture of another size": _of("gallery_density", lambda v: v[:, :10]),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_stack_with_a_right_digest_that_is_none_is_computed_again(kind, stored):
+    identity = next(
+        i for i in stored.stacks() if kind != "a picture of another size" or "picture" in stored.read_stack(i)[1]
+    )
+    file = stored.stack_file(identity)
+    header, arrays = (dict(part) for part in stored.read_stack(identity))
+    FOREIGN[kind](header, arrays)
+    file.write_bytes(b"no NetCDF" + repacked(header, arrays) + MARK)
+    append_digest(file)
+    with pytest.raises(DamagedFile, match=identity):
+        stored.read_stack(identity)
+    assert identity not in stored.stacks() and not stored.has(identity)
+    with pytest.warns(UserWarning, match=identity):
+        ds = collect(stored)
+    assert ds.attrs["cells_done"] == 7
+    assert [s.identity for s in missing_stacks(load_grid(TINY), stored)] == [identity]
+    stored.write_stack(identity, blank(next(s for s in stacks_of(load_grid(TINY)) if s.identity == identity)))
+    assert stored.has(identity)
+
+
+def repacked(header, arrays) -> bytes:
+    """A stack's numbers as `pack` has them, whether or not their sizes agree."""
+    variables = {name: xr.Variable([f"{name} {i}" for i in range(v.ndim)], v) for name, v in arrays.items()}
+    return pack(SimpleNamespace(attrs=header, variables=variables))
+
+
+def test_commands_go_on_without_a_stack_that_is_none(stored):
+    identity = stored.stacks()[0]
+    header, arrays = (dict(part) for part in stored.read_stack(identity))
+    arrays["coverage"] = arrays["coverage"][:, :50]
+    stored.stack_file(identity).write_bytes(repacked(header, arrays) + MARK)
+    append_digest(stored.stack_file(identity))
+    for arguments in (["status", "{out}"], ["report", "{out}"], ["merge", "{out}", "--out", "{out}-merged.nc"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            result = CliRunner().invoke(app, [a.format(out=stored.path) for a in arguments])
+        assert result.exit_code == (1 if arguments[0] == "status" else 0), result.output
+        assert f"{identity}.nc" in result.output
 
 
 def test_stacks_of_an_earlier_version_are_named(stored):

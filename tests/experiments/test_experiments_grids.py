@@ -198,7 +198,7 @@ def test_samples_may_differ_by_network():
     assert stacks_of(partly)[0].rules.samples == PROTOCOLS["default"].samples
     with pytest.raises(GridError, match="samples: there is no kind of network 'flows'; did you mean 'flow'"):
         load_grid(TINY | {"samples": {"flows": 3}})
-    with pytest.raises(GridError, match="samples of a flow is a whole number, at least 1, got 0"):
+    with pytest.raises(GridError, match="samples of a flow is a whole number, at least 1 and at most 1,000,000, got 0"):
         load_grid(TINY | {"samples": {"flow": 0}})
 
 
@@ -302,7 +302,7 @@ def test_command_line_changes_replace_keys(tmp_path):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"runs": 10**12}, "1,000,000 are the most"),
+        ({"runs": 10**12}, "runs is a whole number, at least 1 and at most 1,000,000"),
         ({"methods": [{"name": "bnre_c", "strength": [*range(1, 200)], "gamma": [*range(1, 200)]}]}, "entries"),
         ({"training": {"epochs": 1.5}}, "epochs"),
         ({"training": {"epochs": True}}, "epochs"),

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import xarray as xr
+from blank_stacks import blank
 from experiments_tiny import TINY, assert_same_cells, cells, environment, start, write_toml
 
 from equipoise.experiments import (
@@ -49,11 +49,7 @@ def wait_for(condition, process=None):
 
 def nothing(stack, folder, *how):
     """Computes a stack in no time."""
-    folder.write_stack(stack.identity, kept([c.identity for c in stack.cells]))
-
-
-def kept(cells=(), **attributes):
-    return xr.Dataset(coords={"cell": np.array(cells, dtype=object)}, attrs=attributes)
+    folder.write_stack(stack.identity, blank(stack))
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
@@ -189,11 +185,12 @@ def test_what_finished_stacks_took_says_what_others_will(tmp_path):
     about = {"network": "classifier", "embedded": 0, "device": "cpu", "cost": 100.0, "seconds": 20.0}
     run = Execution("cpu")
     assert _expected_seconds(second, folder, run) == most
-    folder.write_stack("other", kept(**about | {"network": "flow"}))
-    folder.write_stack("gpu", kept(**about | {"device": "cuda"}))
-    folder.write_stack("old", kept())  # of a version that did not keep them
+    other, gpu, old = stacks_of(load_grid(TINY | {"budgets": [128, 256, 512], "methods": ["nre"], "runs": 1}))
+    folder.write_stack(other.identity, blank(other, **about | {"network": "flow"}))
+    folder.write_stack(gpu.identity, blank(gpu, **about | {"device": "cuda"}))
+    folder.write_stack(old.identity, blank(old))  # of a version that did not keep them
     assert _expected_seconds(second, folder, run) == most
-    folder.write_stack(first.identity, kept(**about))
+    folder.write_stack(first.identity, blank(first, **about))
     assert _expected_seconds(second, folder, run) == pytest.approx(0.25 * most)
     assert _expected_seconds(second, folder, Execution("cpu", pace=2.0)) == 2 * most
 
@@ -260,12 +257,12 @@ def test_a_process_that_is_gone_is_not_running(tmp_path):
 
 
 def test_the_first_file_of_a_stack_stays(tmp_path):
-    folder = Folder(tmp_path)
-    folder.write_stack("abc", kept())
-    before = folder.stack_file("abc").read_bytes()
-    folder.write_stack("abc", kept(["a"]))
-    assert folder.stack_file("abc").read_bytes() == before
-    assert [p.name for p in (tmp_path / "stacks").iterdir()] == ["abc.nc"]
+    folder, stack = Folder(tmp_path), stacks_of(load_grid(TINY))[0]
+    folder.write_stack(stack.identity, blank(stack))
+    before = folder.stack_file(stack.identity).read_bytes()
+    folder.write_stack(stack.identity, blank(stack, seconds=2.0))
+    assert folder.stack_file(stack.identity).read_bytes() == before
+    assert [p.stem for p in (tmp_path / "stacks").iterdir()] == [stack.identity]
 
 
 def test_a_checkpoint_of_another_version_is_set_aside(tmp_path, undisturbed, monkeypatch):

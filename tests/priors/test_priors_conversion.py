@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from priors_examples import Scripted, mixture
 
 import equipoise as eq
 from equipoise.priors import OpaquePrior, Prior, prior_from_spec
+from equipoise.priors.text import parse_prior
 from equipoise.support.randomness import isolated
 
 
@@ -273,3 +275,51 @@ def test_what_single_precision_hardly_holds_is_warned_about() -> None:
         assert eq.as_prior(double) is double
     finally:
         torch.set_default_dtype(before)
+
+
+UNUSABLE = {
+    "normal, wide": "normal(1, 3.4e38)",
+    "lognormal, wide": "lognormal(1, 1e10)",
+    "lognormal, far": "lognormal(-inf, 1)",
+    "halfnormal": "halfnormal(1e38)",
+    "exponential": "exponential(1e-38)",
+    "exponential, infinite": "exponential(inf)",
+    "gamma, infinite": "gamma(1, inf)",
+    "beta, infinite": "beta(1, 1e400)",
+    "beta, narrow": "beta(1, 1e38)",
+    "cauchy": "cauchy(1, 1e38)",
+    "laplace": "laplace(1, 3.4e38)",
+    "studentt, infinite": "studentt(inf, 1, 1)",
+    "studentt, wide": "studentt(1, 1, 1e38)",
+    "normal, infinite": "normal(0, inf)",
+    "normal, NaN": "normal(nan, 1)",
+    "normal, tiny": "normal(0, 1e-320)",
+    "unchecked, negative": lambda: [td.Normal(0.0, -1.0, validate_args=False)],
+    "unchecked, zero": lambda: [td.Normal(0.0, 0.0, validate_args=False)],
+    "unchecked, NaN": lambda: [td.Normal(math.nan, 1.0, validate_args=False)],
+    "unchecked, infinite": lambda: [td.Normal(0.0, math.inf)],
+    "unchecked, tiny": lambda: [td.Normal(0.0, 1e-320, validate_args=False)],
+    "denormal": lambda: [td.Exponential(1e38)],
+    "Gaussian, infinite": lambda: eq.GaussianPrior([math.inf, 0.0], torch.eye(2)),
+    "Gaussian, NaN": lambda: eq.GaussianPrior([0.0, 0.0], torch.full((2, 2), math.nan)),
+    "Gaussian, no matrix": lambda: eq.GaussianPrior([0.0], None),
+    "Gaussian, empty": lambda: eq.GaussianPrior([], torch.zeros(0, 0)),
+    "box, empty": lambda: eq.BoxUniform([], []),
+    "no list": lambda: eq.IndependentPrior(None),
+    "a number": lambda: eq.IndependentPrior(3),
+}
+
+
+@pytest.mark.parametrize("given", UNUSABLE.values(), ids=UNUSABLE.keys())
+def test_priors_without_finite_draws_and_densities_are_refused(given: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"normal|Normal|prior|finite|distribution|Prior|covariance"):
+        eq.as_prior(parse_prior(given) if isinstance(given, str) else given())
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_priors_of_any_scale_that_fits_have_right_densities(scale: float) -> None:
+    for kind in (td.Normal, td.Laplace, td.Cauchy, td.Gumbel):
+        prior = eq.as_prior([kind(scale, scale / 10)])
+        theta = prior.from_uniform(torch.linspace(0.05, 0.95, 19)[:, None])
+        exact = kind(torch.tensor(scale).double(), torch.tensor(scale / 10).double()).log_prob(theta[:, 0].double())
+        torch.testing.assert_close(prior.log_prob(theta).double(), exact, atol=1e-3, rtol=0)

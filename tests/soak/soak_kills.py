@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import xarray as xr
+from blank_stacks import blank
 from safetensors import safe_open
 
 import equipoise as eq
@@ -171,8 +172,7 @@ def simulate_final(folder: Path) -> Any:
 def quick_stack(stack: Any, folder: Folder, *how: Any) -> None:
     """Stands for the computation of a stack, which takes a second or two."""
     time.sleep(0.01)
-    cells = np.array([c.identity for c in stack.cells], dtype=object)
-    folder.write_stack(stack.identity, xr.Dataset({"cell": cells, "number": ("cell", np.arange(len(cells)))}))
+    folder.write_stack(stack.identity, blank(stack))
 
 
 class Way:

@@ -159,14 +159,15 @@ def merge(
 ) -> None:
     """Bring the finished cells of several directories together: separate runs of one grid, or of parts of it."""
     with errors():
-        from equipoise.experiments import load_grid, state_of, write_results
         from equipoise.experiments import merge as merge_folders
+        from equipoise.experiments import state_of, write_results
+        from equipoise.experiments.grids import stored_grid
 
         with tempfile.TemporaryDirectory() as temporary:
             only_file = out.suffix == ".nc"
             folder = merge_folders(directories, temporary if only_file else out, link=only_file)
             file = write_results(folder, file=out if only_file else None)
-            state = state_of(load_grid(folder.read_grid()["grid"]), folder)
+            state = state_of(stored_grid(folder), folder)
         if not quiet:
             print(f"{state.count('done')} of {len(state.cells)} cells are in {file}")
 

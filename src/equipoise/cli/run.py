@@ -31,7 +31,7 @@ from equipoise.experiments import (
 )
 from equipoise.experiments.costs import ONCE, cost, device_kind
 from equipoise.experiments.entries import check_task, entries_of, select
-from equipoise.experiments.grids import read_toml
+from equipoise.experiments.grids import read_toml, stored_grid
 from equipoise.experiments.protocols import PROTOCOLS
 from equipoise.methods import MIXTURES
 from equipoise.support.words import did_you_mean, duration
@@ -158,7 +158,7 @@ def _write_report(path: Path, quiet: bool) -> dict[str, str]:
 
 def show_status(folder: Folder, as_csv: bool, as_json: bool) -> State:
     """Print where an experiment stands."""
-    grid = load_grid(folder.read_grid()["grid"])
+    grid = stored_grid(folder)
     state = state_of(grid, folder)
     if as_csv:
         rows = table(collect(folder, grid)) if folder.stacks() else []

@@ -20,14 +20,14 @@ and first weights.
 
 from __future__ import annotations
 
-__all__ = ["NUMERICS", "Cell", "Stack", "cells_of", "stacks_of"]
+__all__ = ["NUMERICS", "Cell", "Stack", "cells_of", "stack_identity", "stacks_of"]
 
 import dataclasses
 import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -128,7 +128,7 @@ class Stack:
     @cached_property
     def identity(self) -> str:
         """A hash of the cells."""
-        return _hash([c.identity for c in self.cells])
+        return stack_identity([c.identity for c in self.cells])
 
     @property
     def budget(self) -> int:
@@ -182,6 +182,11 @@ class Stack:
         """The seed of something that belongs to this task."""
         key = ("grid", self.streams) if self.streams else ("experiment",)
         return integer(self.seed, *key, self.task.name, *path)
+
+
+def stack_identity(cells: Sequence[str]) -> str:
+    """The identity of the stack that has these cells, by theirs."""
+    return _hash(list(cells))
 
 
 def cells_of(grid: Grid) -> list[Cell]:

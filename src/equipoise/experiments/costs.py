@@ -100,7 +100,8 @@ def pace(stack: Stack, attributes: Iterable[Mapping[str, Any]], device: str = "c
     there are none.
     """
     kind = stack.network, stack.embedded, device
-    alike = [h for h in attributes if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
+    known = [h for h in attributes if "cost" in h]  # earlier versions did not say
+    alike = [h for h in known if (h.get("network"), h.get("embedded"), h.get("device")) == kind]
     return MARGIN * sum(h["seconds"] for h in alike) / sum(h["cost"] for h in alike) if alike else 1.0
 
 

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 from equipoise.diagnostics.recipes import RECIPES
 from equipoise.methods import METHODS, MIXTURES, Method, resolve_all
 from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
-from equipoise.support.words import did_you_mean
-from equipoise.training.settings import FOLDS, SMALL, Settings
+from equipoise.support.words import did_you_mean, shown
+from equipoise.training.settings import FOLDS, MOST_MEMBERS, SMALL, Settings
 
 from .protocols import FIGURE_LABELS, PAPER_TASKS
 
@@ -130,7 +130,9 @@ def parse_entry(text: str) -> dict[str, Any] | str:
     """
     match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(?:\[(.*)\])?\s*", text)
     if match is None:
-        raise GridError(f"cannot read {text!r}; write a name, or a name with options like bnpe[balance=kl,strength=10]")
+        raise GridError(
+            f"cannot read {shown(text)}; write a name, or a name with options like bnpe[balance=kl,strength=10]"
+        )
     name, inside = match.groups()
     if not inside:
         return name
@@ -141,15 +143,17 @@ def parse_entry(text: str) -> dict[str, Any] | str:
             raise GridError(f"cannot read {part!r} in {text!r}; options look like strength=10")
         try:
             options[key] = tomllib.loads(f"v = {value}")["v"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             options[key] = value
+        except RecursionError as error:
+            raise GridError(f"{shown(text)} is nested too deeply") from error
     return options
 
 
 def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], None]) -> tuple[Entry, ...]:
     """The entries of an axis; lists among the options are multiplied out."""
     if not isinstance(values, list | tuple) or not values:
-        raise GridError(f"{axis} is a list of names, got {values!r}")
+        raise GridError(f"{axis} is a list of names, got {shown(values)}")
     entries: list[Entry] = []
     for value in values:
         if isinstance(value, str):
@@ -157,7 +161,7 @@ def entries_of(values: Any, axis: str, check: Callable[[str, dict[str, Any]], No
         table = {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
         name = table.pop("name", None)
         if not isinstance(name, str):
-            raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {value!r}')
+            raise GridError(f'{axis}: an entry is a name or a table {{name = "…", …}}, got {shown(value)}')
         for key, choice in table.items():
             if isinstance(choice, list | tuple) and not choice:
                 raise GridError(f"{axis}: {key} of {name} is an empty list: give at least one value")
@@ -225,7 +229,7 @@ def check_method(name: str, options: dict[str, Any]) -> None:
             raise ValueError(did_you_mean(key, known, f"option of {name if name in MIXTURES else 'a method'}"))
     for key, least in (("members", 1), ("folds", 2)):
         if key in options:
-            whole_number(key, options[key], least)
+            whole_number(key, options[key], least, MOST_MEMBERS)
     true_or_false("calibrate", options.get("calibrate", False))
     found = resolve_entry(Entry(name, tuple(options.items())))
     keep, recipe = found.keep, found.recipe

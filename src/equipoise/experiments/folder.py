@@ -10,11 +10,12 @@
       simulations/        simulations that cost more to make than to read
       results.nc, figures/, report.html
 
-Nothing needs a server or a database. Files are written whole or not at all (`support.files`), and a stack's file ends
-with a digest of itself. A file that is not what was written counts as missing: it is named in a warning, and `run`
-computes its stack again. A claim is a lock that the kernel releases when its owner ends, so that processes that share
-a folder do not compute the same stack at the same time, and a killed one leaves nothing to clean up. Where a file
-system has no locks a stack may be computed twice, to the same result: the first file stays.
+Nothing needs a server or a database. Files are written whole or not at all (`support.files`), and a stack's file
+ends with a digest of itself. A file that is not what was written, or holds no stack (`stored`), counts as missing:
+it is named in a warning, and `run` computes its stack again. A claim is a lock that the kernel releases when its
+owner ends, so that processes that share a folder do not compute the same stack at the same time, and a killed one
+leaves nothing to clean up. Where a file system has no locks a stack may be computed twice, to the same result: the
+first file stays.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from equipoise.support.hdf5 import MARK, check_dataset, open_hdf5, write_netcdf
 from equipoise.support.words import listed
 
 from .packed import pack, unpack
+from .stored import check_stored
 
 #: The version of what is written here. A reader refuses newer ones.
 FORMAT = 3
@@ -58,6 +60,10 @@ LOST_AFTER = 600.0
 COMPRESSED_ABOVE = 4096
 #: So many stacks are copied at once: what takes the time is waiting for the disk, which flushes many files as fast.
 COPIED_AT_ONCE = 32
+
+
+class NewerFormat(ValueError):
+    """A file of a newer version than this."""
 
 
 class Heartbeat(NamedTuple):
@@ -93,8 +99,8 @@ class Folder:
             raise FileNotFoundError(f"{self.path} is not an experiment: {what}. `equipoise run --out DIR` makes one.")
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DamagedFile(f"{file} is damaged ({error}): {REPAIR}") from error
+        except (ValueError, RecursionError) as error:
+            raise DamagedFile(f"{file} is damaged ({str(error)[:300]}): {REPAIR}") from error
         match found:
             case {"grid": dict(), "format": int(number)}:
                 _check_format(file, number)
@@ -103,7 +109,8 @@ class Folder:
 
     def stored_tasks(self) -> dict[str, Any]:
         """What an earlier run stored of user-defined tasks, by their label."""
-        return dict(self.read_grid()["grid"].get("user_tasks", {})) if (self.path / "grid.json").exists() else {}
+        found = self.read_grid()["grid"].get("user_tasks") if (self.path / "grid.json").exists() else None
+        return found if isinstance(found, dict) else {}
 
     # --- stacks ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +118,7 @@ class Folder:
         return self.path / "stacks" / f"{identity}.nc"
 
     def has(self, identity: str) -> bool:
-        """Whether a stack is finished, and its file intact."""
+        """Whether a stack is finished, and its file intact and well formed."""
         return _is_finished(self.stack_file(identity))
 
     def stacks(self) -> list[str]:
@@ -124,7 +131,7 @@ class Folder:
     def warn_of_unusable_files(self) -> None:
         """Warn of files among the stacks that count as missing: damaged ones, and those of an earlier version."""
         if damaged := [str(p) for p in self._files() if not _is_finished(p)]:
-            warn(f"damaged, and counted as missing: {listed(damaged, 5)}. `equipoise run` computes them again")
+            warn(f"damaged or no stacks, counted as missing: {listed(damaged, 5)}. `equipoise run` computes them again")
         if any((self.path / "stacks").glob("[!.]*.npz")):
             warn(f"the .npz files in {self.path / 'stacks'} are of an earlier version, and count as missing")
 
@@ -171,22 +178,11 @@ class Folder:
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack, which are not to be written to."""
-        file = self.stack_file(identity)
-        with _named(file):
-            found = unpack(file.read_bytes()[: -len(MARK) - DIGEST]) or _read_netcdf(file)
-            number = int(found[0]["format"])
-        _check_format(file, number)
-        return found
+        return _read_stack(self.stack_file(identity))
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
         return self.read_stack(identity)[0]
-
-    def meanings(self, identity: str) -> dict[str, str]:
-        """What the variables of a finished stack mean, where it says so."""
-        path = self.stack_file(identity)
-        with _named(path), open_hdf5(path) as file:
-            return {name: str(v.attrs["long_name"]) for name, v in file.items() if "long_name" in v.attrs}
 
     def cells(self, besides: Iterable[str] = ()) -> set[str]:
         """The identities of all finished cells in stacks other than `besides`."""
@@ -211,7 +207,7 @@ class Folder:
     def failure(self, identity: str) -> str | None:
         """The traceback of the last failure, or None."""
         file = self._failure_file(identity)
-        return file.read_text(encoding="utf-8") if file.exists() else None
+        return (file.read_text("utf-8", "replace").strip() or "nothing is said") if file.exists() else None
 
     # --- what is being computed ------------------------------------------------------------------------------------
 
@@ -252,7 +248,8 @@ class Folder:
             except (OSError, ValueError, TypeError, RecursionError):  # it has just ended
                 continue
             numbers, words = (beat.pid, beat.done, beat.total), (beat.identity, beat.host, beat.stage, beat.note)
-            right = all(type(n) is int for n in numbers) and all(isinstance(w, str) for w in words)
+            right = all(type(n) is int and 0 <= n < 1 << 31 for n in numbers) and beat.pid > 0 < beat.total
+            right = right and all(isinstance(w, str) for w in words)
             if right and _is_alive(beat, age):
                 found[beat.identity] = beat
         return found
@@ -272,11 +269,16 @@ def _is_finished(file: Path) -> bool:
 
 @lru_cache(maxsize=1 << 17)
 def _is_intact(file: Path, modified: int, size: int) -> bool:
-    """`is_intact`, once for each version of a file."""
+    """Whether a file is what was written, and a stack; once for each version of it."""
     try:
-        return is_intact(file)
-    except OSError:  # unreadable, or a directory
+        if not is_intact(file):
+            return False
+        _read_stack(file)
+    except (OSError, DamagedFile):  # unreadable, or a directory, or somebody else's
         return False
+    except NewerFormat:  # its reader refuses it; it must not be replaced
+        return True
+    return True
 
 
 def _is_alive(beat: Heartbeat, age: float) -> bool:
@@ -300,6 +302,17 @@ def _named(path: Path) -> Iterator[None]:
     except Exception as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedFile(f"{path} is no stack ({why}): remove it, and `equipoise run` computes it again") from error
+
+
+def _read_stack(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The attributes and the variables of a stack's file."""
+    with _named(file):
+        found = unpack(file.read_bytes()[: -len(MARK) - DIGEST]) or _read_netcdf(file)
+        number = int(found[0]["format"])
+    _check_format(file, number)
+    with _named(file):
+        check_stored(file.stem, *found, complete=number == FORMAT)
+    return found
 
 
 def _read_netcdf(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -333,4 +346,4 @@ def _values(file: h5py.File, name: bytes, kind: int) -> np.ndarray:
 
 def _check_format(file: Path, number: int) -> None:
     if number > FORMAT:
-        raise ValueError(f"{file} was written by a newer Equipoise (format {number})")
+        raise NewerFormat(f"{file} was written by a newer Equipoise (format {number})")

@@ -19,7 +19,7 @@ it (`TaskFacts`) is stored with the grid, so that results are read without it.
 
 from __future__ import annotations
 
-__all__ = ["PACKAGED", "Grid", "TaskFacts", "load_grid", "read_toml"]
+__all__ = ["PACKAGED", "Grid", "TaskFacts", "load_grid", "read_toml", "stored_grid"]
 
 import dataclasses
 import tomllib
@@ -27,28 +27,37 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.diagnostics.recipes import RECIPES, TOLERANCES
 from equipoise.losses import LOSSES, pairs_needed
-from equipoise.support.checks import true_or_false, whole_number
-from equipoise.support.words import did_you_mean
-from equipoise.training.settings import SMALL, SMALL_STEPS, Settings, batch_for
+from equipoise.support.checks import seed_number, true_or_false, whole_number
+from equipoise.support.words import did_you_mean, shown
+from equipoise.training.settings import MOST_MEMBERS, SMALL, SMALL_STEPS, Settings, batch_for
 
 from .entries import Entry, GridError, ResolvedEntry, check_method, check_task, entries_of, resolve_entry
 from .protocols import PAPER_TASKS, PROTOCOLS, Protocol, Sizes, sizes
+
+if TYPE_CHECKING:
+    from .folder import Folder
 
 #: Grids that come with the package, by name.
 PACKAGED = (
     "demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls",
     "bnre_slcp", "escape", "estimate", "frontier", "frontier_series", "frontier_untuned",
 )  # fmt: skip
-#: The least that whole numbers may be. Fewer than 50 pairs support no statement about coverage.
-LEAST = {
-    "runs": 1, "members": 1, "seed": 0, "pairs": 50, "test": 50, "transforms": 1, "stack": 1, "released_pairs": 0,
+#: The least and the most that whole numbers may be. Fewer than 50 pairs support no statement about coverage. A damaged
+#: or foreign file must not make a plan that takes all memory.
+BOUNDS = {
+    "runs": (1, 1_000_000), "members": (1, MOST_MEMBERS), "pairs": (50, 10_000_000), "test": (50, 100_000_000),
+    "transforms": (1, 1000), "stack": (1, 1_000_000), "released_pairs": (0, 10_000_000),
 }  # fmt: skip
-#: The most cells of a grid: a damaged or foreign file must not make a plan that takes all memory.
-MOST_CELLS = 1_000_000
+#: The same of each budget, of the width of a hidden layer, and of samples; and the most layers.
+BUDGETS, WIDTHS, SAMPLES, LAYERS = (2, 1_000_000_000), (1, 100_000), (1, 1_000_000), 100
+#: The most cells of a grid, which take five seconds to plan.
+MOST_CELLS = 100_000
+#: The most bytes of the name of a grid, which directories are called by.
+LONGEST_NAME = 100
 #: Kinds of networks.
 NETWORKS = ("classifier", "flow")
 
@@ -263,20 +272,25 @@ def _load(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any], im
     known = [f.name for f in dataclasses.fields(Grid)]
     for key in values:
         if key not in known:
-            raise GridError(did_you_mean(key, known, "key"))
+            raise GridError(did_you_mean(str(key), known, "key"))
     for axis in ("tasks", "methods", "budgets"):
         if axis not in values:
             raise GridError(f"the grid lacks {axis!r}; it needs tasks, methods and budgets")
     values["tasks"] = entries_of(values["tasks"], "tasks", check_task)
     values["methods"] = entries_of(values["methods"], "methods", check_method)
-    values["budgets"] = _numbers("budgets", values["budgets"], 2)
+    values["budgets"] = _numbers("budgets", values["budgets"], *BUDGETS)
     if twice := [n for n in values["budgets"] if values["budgets"].count(n) > 1]:
         raise GridError(f"budgets: {twice[0]} is listed twice")
     if "hidden" in values:
-        values["hidden"] = _numbers("hidden", values["hidden"], 1)
-    for key, least in LEAST.items():
+        values["hidden"] = _numbers("hidden", values["hidden"], *WIDTHS)
+        if len(values["hidden"]) > LAYERS:
+            raise GridError(f"hidden has {len(values['hidden'])} layers, and {LAYERS} are the most")
+    for key, bounds in BOUNDS.items():
         if key in values:
-            values[key] = whole_number(key, values[key], least)
+            values[key] = whole_number(key, values[key], *bounds)
+    if "seed" in values:
+        values["seed"] = seed_number("seed", values["seed"])
+    _check_name(values["name"])
     if "samples" in values:
         values["samples"] = _samples(values["samples"])
     values["training"] = tuple(sorted(_table("training", values.get("training", {})).items()))
@@ -296,19 +310,50 @@ def _load(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any], im
 def read_toml(source: str | Path) -> tuple[dict[str, Any], str]:
     """The contents and the name of a grid file or packaged grid."""
     path = Path(source)
-    if path.is_file():
-        text = path.read_text(encoding="utf-8")
+    if _is_file(path):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise GridError(f"{path} is not TOML: it is no UTF-8 ({error})") from error
     elif str(source) in PACKAGED:
         text = resources.files(__package__).joinpath("grids", f"{source}.toml").read_text(encoding="utf-8")
     else:
         raise GridError(f"there is no file {path}, and {did_you_mean(path.stem, PACKAGED, 'packaged grid')}")
     try:
         return tomllib.loads(text), path.stem
-    except tomllib.TOMLDecodeError as error:
-        raise GridError(f"{source} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, and thousands of brackets, too
+        raise GridError(f"{source} is not TOML: {str(error)[:300]}") from error
+
+
+def stored_grid(folder: Folder) -> Grid:
+    """The grid that is set down in a folder; its file is named by what is wrong with it."""
+    try:
+        return load_grid(folder.read_grid()["grid"])
+    except GridError as error:
+        raise GridError(f"{folder.path / 'grid.json'}: {error}") from error
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; False for what no file can be called."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_name(name: Any) -> None:
+    """Refuse a name that leads out of the directory that is called by it, or that no directory can have."""
+    if not isinstance(name, str):
+        raise GridError(f"name is a text, got {shown(name)}")
+    if not name.strip() or name[0] == "." or any(c in "/\\" or not c.isprintable() for c in name):
+        raise GridError(
+            f"name is what a directory can be called, without slashes or a dot at its start, got {shown(name)}"
+        )
+    if len(name.encode("utf-8", "replace")) > LONGEST_NAME:
+        raise GridError(f"name has more than {LONGEST_NAME} bytes: {shown(name)}")
 
 
 def _check(grid: Grid) -> None:
@@ -322,8 +367,10 @@ def _check(grid: Grid) -> None:
     true_or_false("gallery", grid.gallery)
     if grid.share_rolls is not None:
         true_or_false("share_rolls", grid.share_rolls)
-    if not isinstance(grid.streams, str):
-        raise GridError(f"streams is a name that seeds are keyed by, got {grid.streams!r}")
+    if not isinstance(grid.streams, str) or len(grid.streams.encode("utf-8", "replace")) > LONGEST_NAME:
+        raise GridError(
+            f"streams is a name that seeds are keyed by, of at most {LONGEST_NAME} bytes, got {shown(grid.streams)}"
+        )
     known = list(PROTOCOLS[grid.protocol].settings.numbers())
     for key, _ in grid.training:
         if key not in known:
@@ -366,20 +413,22 @@ def _check_budgets(grid: Grid, entry: Entry, least: int, settings: Settings, fol
 
 def _samples(value: Any) -> int | tuple[tuple[str, int], ...]:
     if not isinstance(value, Mapping):
-        return whole_number("samples", value, 1)
+        return whole_number("samples", value, *SAMPLES)
     for network in value:
         if network not in NETWORKS:
             raise GridError(f"samples: {did_you_mean(str(network), NETWORKS, 'kind of network')}")
-    return tuple(sorted((network, whole_number(f"samples of a {network}", n, 1)) for network, n in value.items()))
+    return tuple(
+        sorted((network, whole_number(f"samples of a {network}", n, *SAMPLES)) for network, n in value.items())
+    )
 
 
-def _numbers(key: str, values: Any, least: int) -> tuple[int, ...]:
+def _numbers(key: str, values: Any, least: int, most: int) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or not values:
-        raise GridError(f"{key} is a list of whole numbers, got {values!r}")
-    return tuple(whole_number(key, value, least) for value in values)
+        raise GridError(f"{key} is a list of whole numbers, got {shown(values)}")
+    return tuple(whole_number(key, value, least, most) for value in values)
 
 
 def _table(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise GridError(f"{key} is a table of settings, got {value!r}")
+        raise GridError(f"{key} is a table of settings, got {shown(value)}")
     return dict(value)

@@ -27,6 +27,7 @@ import numpy as np
 import xarray as xr
 
 from equipoise.diagnostics import judge_cells
+from equipoise.diagnostics.dataset import VARIABLES
 from equipoise.support.errors import DamagedFile
 from equipoise.support.hdf5 import read_netcdf, write_netcdf
 from equipoise.version import __version__
@@ -34,7 +35,7 @@ from equipoise.version import __version__
 from .cells import NUMERICS, cells_of
 from .entries import GridError, method_facts, task_label
 from .folder import Folder
-from .grids import Grid, load_grid
+from .grids import Grid, load_grid, stored_grid
 from .records import CELL_VARIABLES, HISTORY, LEVELS, TASK_VARIABLES, coarse
 
 AXES = ("task", "method", "budget", "run")
@@ -100,7 +101,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
             do not stand in the place of one of this grid's, and are what this grid would have computed there.
     """
     about = folder.read_grid()
-    grid = grid or load_grid(about["grid"])
+    grid = grid or stored_grid(folder)
     folder.warn_of_unusable_files()
     rows, stacks = _read(folder)
     places, counts = ({}, {}) if rows is None else _places(grid, rows)
@@ -114,7 +115,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
     ds = ds.assign(_per_task(ds, stacks, placed) | _pictures(ds, stacks, placed))
     ds["pairs"] = ((), grid.rules("flow").pairs)
     ds = ds.assign_coords(_labels(grid, ds)).merge(_ledger({s: stacks[s] for s in used}))
-    meanings: dict[Any, str] = folder.meanings(used[0]) | MEANINGS
+    meanings: dict[Any, str] = {v.name: v.meaning for v in VARIABLES} | MEANINGS
     for name in ds.keys() & meanings.keys():
         ds[name].attrs["long_name"] = meanings[name]
     headers = [header for header, _ in stacks.values()]
@@ -128,7 +129,7 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
         "equipoise": __version__,
         "torch": ", ".join(sorted({h["torch"] for h in headers})),
         "numerics": NUMERICS,
-        "command": about.get("command", ""),
+        "command": str(about.get("command", "")),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "hardware": ", ".join(sorted({h["hardware"] for h in headers})),
         "wall_seconds": float(sum(stacks[s][0]["seconds"] for s in used)),
@@ -175,7 +176,7 @@ def merge(sources: Sequence[str | Path], target: str | Path, *, link: bool = Fal
     """
     folders = [Folder(s) for s in sources]
     abouts = [f.read_grid() for f in folders]
-    grid = load_grid(_union([a["grid"] for a in abouts], [str(f.path) for f in folders]))
+    grid = load_grid(_union([stored_grid(f).config() for f in folders], [str(f.path) for f in folders]))
     out = Folder(target)
     out.write_grid(grid.config(), **{k: abouts[0][k] for k in ("threads", "command") if k in abouts[0]})
     for folder in folders:
@@ -274,10 +275,9 @@ def _as_this_grid_would(grid: Grid, places: list[Place]) -> set[str]:
         tasks, methods, _, runs = zip(*(place for place in places if place[2] == budget), strict=True)
         axes = {"tasks": list(dict.fromkeys(tasks)), "methods": list(dict.fromkeys(methods)), "runs": 1 + max(runs)}
         try:
-            larger = load_grid(grid.config() | axes | {"budgets": [budget]})
+            found |= {c.identity for c in cells_of(load_grid(grid.config() | axes | {"budgets": [budget]}))}
         except ValueError:  # what this grid would refuse, it would not have computed
             continue
-        found |= {cell.identity for cell in cells_of(larger)}
     return found
 
 

@@ -28,6 +28,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from equipoise.support.checks import finite_number, whole_number
 from equipoise.support.devices import cores
 from equipoise.support.errors import CheckpointMismatch, DamagedFile
 
@@ -41,6 +42,8 @@ from .grids import Grid
 DONE, FAILED, RUNNING, MISSING, BUSY, LATE = "done", "failed", "running", "missing", "busy", "late"
 #: More threads than this gain nothing on networks of this size.
 MOST_THREADS = 4
+#: No process may have more.
+THREADS = 1024
 #: A training that is expected to take longer than this, in seconds, is checkpointed.
 CHECKPOINT_ABOVE = 120.0
 #: Seconds that a worker waits for a stack that somebody else is computing, before it asks for another.
@@ -152,6 +155,7 @@ def run_grid(
     """
     check_cluster(cluster)
     folder = Folder(path)
+    _check_numbers(threads, stop_after, pace)
     threads = threads or _default_threads(folder, cluster)
     folder.write_grid(grid.config(), threads=threads, command=_command(sys.argv[1:]))
     folder.warn_of_unusable_files()
@@ -170,13 +174,23 @@ def run_grid(
     return state_of(grid, folder)
 
 
+def _check_numbers(threads: int | None, stop_after: float | None, pace: float | None) -> None:
+    if threads is not None:
+        whole_number("threads", threads, 1, THREADS)
+    for name, value in (("stop_after", stop_after), ("pace", pace)):
+        if value is not None:
+            finite_number(name, value, least=0)
+
+
 def _default_threads(folder: Folder, cluster: str | None) -> int:
     """What the folder was begun with, as results are equal to the last bit only for equal numbers of threads.
 
     Else all cores up to a few where one stack is computed at a time, and one where there are workers.
     """
-    with contextlib.suppress(FileNotFoundError, KeyError):
-        return int(folder.read_grid()["threads"])
+    with contextlib.suppress(FileNotFoundError, DamagedFile):  # which is written again
+        stored = folder.read_grid().get("threads")
+        with contextlib.suppress(ValueError, TypeError):
+            return whole_number("threads", stored, 1, THREADS)
     asked = os.environ.get("OMP_NUM_THREADS", "")
     most = int(asked) if asked.isdigit() and int(asked) > 0 else MOST_THREADS
     return min(cores(), most, MOST_THREADS) if cluster is None else 1

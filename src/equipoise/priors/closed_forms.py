@@ -143,8 +143,11 @@ class GaussianPrior(Prior):
 
     def __init__(self, loc: Any, covariance: Any) -> None:
         self.loc = as_vector(loc, "loc")
-        self.covariance = torch.as_tensor(covariance).to(self.loc)
+        self.covariance = as_numbers(covariance, "covariance").to(self.loc)
         dim = self.loc.shape[0]
+        for name, values in (("loc", self.loc), ("covariance", self.covariance)):
+            if not bool(values.isfinite().all()):
+                raise ValueError(f"GaussianPrior needs finite numbers, got {name} = {values.tolist()}")
         if self.covariance.shape != (dim, dim) or not torch.allclose(self.covariance, self.covariance.mT):
             raise ValueError(
                 f"the covariance should be a symmetric matrix with shape {(dim, dim)}, got {self.covariance.tolist()}"

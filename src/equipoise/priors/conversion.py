@@ -14,13 +14,16 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from equipoise.support.errors import warn
-from equipoise.support.randomness import undisturbed
+from equipoise.support.randomness import isolated, undisturbed
 
 from .closed_forms import BoxUniform, GaussianPrior
 from .independent import IndependentPrior, scalar_marginals, unwrapped
 from .marginals import has_cdf
 from .prior import Prior
 from .scipy_marginals import is_scipy
+
+#: Draws that are tried, and the share of them outside the support, or the error of a CDF, that rounding may explain.
+TRIED, UNDONE = 200, 0.02
 
 
 def as_prior(prior: Any) -> Prior:
@@ -129,9 +132,26 @@ def _resolved(prior: Prior) -> Prior:
     )
     if float(share[worst]) > 0.5:
         raise ValueError(text)
+    _refuse_unusable(prior, UNDONE + float(share[worst]))
     if float(share[worst]) > 0.01:
         warn(text)
     return prior
+
+
+def _refuse_unusable(prior: Prior, error: float) -> None:
+    """Raise where draws or densities are not finite in single precision, or the CDF undoes quantiles with an error."""
+    u = torch.tensor([0.25, 0.5, 0.75], device=prior.device)[:, None].expand(-1, prior.dim)
+    with isolated(0), torch.no_grad():
+        theta = prior.sample(Size([TRIED]))
+        density, back = prior.log_prob(theta), prior.to_uniform(prior.from_uniform(u))
+    wrong = ~theta.isfinite().all(0) | ((back - u).abs() > error).any(0).to(theta.device)
+    lost = density.isnan() | density.isposinf()
+    if bool(wrong.any()) or bool(lost.any()) or float(density.isneginf().double().mean()) > UNDONE:
+        where = f"{_called(prior, int(wrong.nonzero()[0]))} of {prior}" if bool(wrong.any()) else str(prior)
+        raise ValueError(
+            f"{where} is too large, too small or too wide for single precision, which holds 1.2e-38 to 3.4e38 and in "
+            "which networks compute: its draws or densities are not finite. Rescale it: other units, or its logarithm."
+        )
 
 
 def _called(prior: Prior, j: int) -> str:

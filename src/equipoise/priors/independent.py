@@ -13,6 +13,7 @@ import torch
 import torch.distributions as td
 from torch import Size, Tensor
 from torch.distributions import Distribution
+from torch.distributions.constraints import is_dependent
 
 from equipoise.support.checks import parameter_names
 from equipoise.support.randomness import isolated
@@ -49,6 +50,7 @@ def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
             f"marginal {j}, {marginal}, is not one-dimensional: its shape is "
             f"{(*marginal.batch_shape, *marginal.event_shape)}. Give one scalar distribution per parameter."
         )
+    _check_arguments(j, marginal)
     if one.is_discrete(marginal):
         raise ValueError(
             f"marginal {j}, {marginal}, has no continuous cdf: it is over whole numbers, and posteriors here are "
@@ -62,6 +64,17 @@ def _scalar(j: int, marginal: Any, like: Tensor | None) -> Distribution:
         )
     # A copy that computes outside its support, and where rounding has left it, instead of raising.
     return _mapped(marginal, lambda t: t) if type(marginal) is td.TransformedDistribution else marginal
+
+
+def _check_arguments(j: int, marginal: Distribution) -> None:
+    """Raise where an argument of marginal j is none that its distribution has: torch need not have checked it."""
+    for name, value in _arguments_of(marginal).items():
+        constraint = marginal.arg_constraints[name]
+        right = value.isfinite() if is_dependent(constraint) else value.isfinite() & constraint.check(value)
+        if not bool(right.all()):
+            raise ValueError(
+                f"marginal {j} is no distribution: {name} of {type(marginal).__name__} is {value.tolist()}"
+            )
 
 
 class IndependentPrior(Prior):
@@ -84,7 +97,7 @@ class IndependentPrior(Prior):
     def __init__(self, marginals: Sequence[Any] | Mapping[str, Any]) -> None:
         names = tuple(marginals) if isinstance(marginals, Mapping) else None
         marginals = list(marginals.values()) if isinstance(marginals, Mapping) else marginals
-        if isinstance(marginals, Distribution) or is_scipy(marginals):
+        if not isinstance(marginals, Sequence) or isinstance(marginals, str):
             raise TypeError(f"IndependentPrior needs a list, one distribution per parameter, got {marginals!r}")
         if not len(marginals):
             raise ValueError("IndependentPrior needs at least one marginal")

@@ -29,6 +29,8 @@ class Prior(Distribution, ABC):
     names: tuple[str, ...] | None = None
 
     def __init__(self, dim: int, device: torch.device) -> None:
+        if dim < 1:
+            raise ValueError("a prior has at least one parameter")
         super().__init__(batch_shape=Size(), event_shape=Size([dim]), validate_args=False)
         self.device = device  # where draws are made
 

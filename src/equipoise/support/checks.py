@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["column_names", "finite_number", "one_of", "parameter_names", "true_or_false", "whole_number"]
+__all__ = ["column_names", "finite_number", "one_of", "parameter_names", "seed_number", "true_or_false", "whole_number"]
 
-import math
+import sys
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+from .words import shown
 
-def whole_number(name: str, value: Any, least: int = 0) -> int:
-    """An integer of at least `least`, as Python's; NumPy's integers are taken, True and 1.0 are not.
+
+def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+    """An integer of at least `least` and at most `most`, as Python's; NumPy's integers are taken, True and 1.0 are not.
 
     Example:
         >>> whole_number("epochs", 1.5, least=1)
@@ -19,10 +21,24 @@ def whole_number(name: str, value: Any, least: int = 0) -> int:
             ...
         ValueError: epochs is a whole number, at least 1, got 1.5
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
         kind = ValueError if isinstance(value, Real) and not isinstance(value, bool) else TypeError
-        raise kind(f"{name} is a whole number, at least {least}, got {value!r}")
+        end = "" if most is None else f" and at most {most:,}"
+        raise kind(f"{name} is a whole number, at least {least}{end}, got {shown(value)}")
     return int(value)
+
+
+def seed_number(name: str, value: Any) -> int:
+    """A seed: a whole number that files and other libraries hold as well.
+
+    Example:
+        >>> seed_number("seed", -1)
+        Traceback (most recent call last):
+            ...
+        ValueError: seed is a whole number, at least 0 and at most 9,223,372,036,854,775,807, got -1
+    """
+    return whole_number(name, value, 0, (1 << 63) - 1)
 
 
 def finite_number(
@@ -39,14 +55,14 @@ def finite_number(
     real = isinstance(value, Real) and not isinstance(value, bool)
     if (
         not real
-        or not math.isfinite(value)
+        or not abs(value) <= sys.float_info.max  # whole numbers may be larger than any float
         or (above is not None and not value > above)
         or (least is not None and not value >= least)
         or (below is not None and not value < below)
     ):
         bounds = {"greater than": above, "at least": least, "less than": below}
         said = "".join(f", {words} {bound:g}" for words, bound in bounds.items() if bound is not None)
-        raise (ValueError if real else TypeError)(f"{name} is a finite number{said}, got {value!r}")
+        raise (ValueError if real else TypeError)(f"{name} is a finite number{said}, got {shown(value)}")
     return value.item() if hasattr(value, "item") else value  # NumPy's as Python's
 
 
@@ -62,7 +78,7 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
     allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
         raise (ValueError if isinstance(value, str) else TypeError)(
-            f"{name} is one of {', '.join(allowed)}; got {value!r}"
+            f"{name} is one of {', '.join(allowed)}; got {shown(value)}"
         )
     return value
 
@@ -101,5 +117,5 @@ def true_or_false(name: str, value: Any) -> bool:
         TypeError: early_stop is True or False, got 'no'
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is True or False, got {value!r}")
+        raise TypeError(f"{name} is True or False, got {shown(value)}")
     return value

@@ -23,6 +23,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+from .checks import seed_number
+
 _LOCK = threading.RLock()
 
 
@@ -34,11 +36,10 @@ def sequence(seed: int, *path: str | int) -> np.random.SeedSequence:
         >>> bool((a == b).all())
         False
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"a seed is a non-negative integer, got {seed!r}")
+    seed = seed_number("seed", seed)
     text = "\x1f".join(f"{type(p).__name__[0]}{p}" for p in path)
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return np.random.SeedSequence([int(seed), *np.frombuffer(digest, dtype=np.uint32).tolist()])
+    return np.random.SeedSequence([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
 
 
 def integer(seed: int, *path: str | int) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["FEW_PAIRS", "STAYS", "counted", "did_you_mean", "duration", "listed", "roughly"]
+__all__ = ["FEW_PAIRS", "STAYS", "counted", "did_you_mean", "duration", "listed", "roughly", "shown"]
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 #: Below this many pairs the curve varies too much for a projection: it is then reported as a lower bound.
 FEW_PAIRS = 500
@@ -25,6 +26,22 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
     if most is not None and len(names) > most:
         names = [*names[:most], f"{len(names) - most} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "none"
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """What somebody gave, in at most about so many characters, whatever it is.
+
+    Example:
+        >>> shown("x"), shown("x" * 100, most=10), shown(10**5000)
+        ("'x'", "'xxxxxxxxx…", 'a number of more than 4,000 digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no longer numbers
+        return "a number of more than 4,000 digits"
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:
@@ -71,7 +88,7 @@ def did_you_mean(word: object, words: Iterable[str], what: str) -> str:
         >>> did_you_mean("colour", ["budgets", "runs"], "key")
         "there is no key 'colour'. There are budgets, runs."
     """
-    known = list(words)
+    known, word = list(words), word[:80] if isinstance(word, str) else word
     close = difflib.get_close_matches(str(word).lower().replace("-", "_"), known, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"there is no {what} {word!r}{hint} There are {', '.join(known)}."

@@ -36,7 +36,7 @@ from .loop import OnEpoch, Trained, train_stack
 from .members import Member, grouped, network_of, stack_identity, stack_inputs
 from .modules import SHORT, as_embedding, try_out
 from .outcome import posterior_of, warn_of_divergence, warn_of_idle_members
-from .settings import DEFAULT, FOLDS, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
+from .settings import DEFAULT, FOLDS, MOST_MEMBERS, PAPER, SMALL, SMALL_STEPS, Settings, batch_for
 from .stacks import Job, trained_at_once
 from .standardize import rows_to_read, theta_scaling, x_scaling
 
@@ -120,7 +120,7 @@ def fit(
     if unknown:
         raise TypeError(_where_it_went(*next(iter(unknown.items()))))
     rows = resolve_all(method, balance, balance_strength, start)
-    members = 5 * len(rows) if members is None else whole_number("members", members, least=1)
+    members = 5 * len(rows) if members is None else whole_number("members", members, 1, MOST_MEMBERS)
     if network is not None and any(row.network != "classifier" for row in rows):
         raise ValueError("network= is trained as a classifier, and this method trains a flow; use method='nre', say")
     mixture = isinstance(method, str) and method in MIXTURES

@@ -16,6 +16,9 @@ from typing import Any
 
 from equipoise.support.checks import finite_number, one_of, true_or_false, whole_number
 
+#: The most networks that are trained together, and the most epochs and pairs of a batch:
+#: what asks for more is a slip, or a foreign file.
+MOST_MEMBERS, MOST_EPOCHS, MOST_BATCH = 10_000, 10_000_000, 1_000_000_000
 #: The fewest steps of an epoch where the batch size is chosen.
 STEPS_PER_EPOCH = 4
 
@@ -82,8 +85,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
-            "epochs": whole_number("epochs", self.epochs, least=1),
-            "patience": whole_number("patience", self.patience),
+            "epochs": whole_number("epochs", self.epochs, 1, MOST_EPOCHS),
+            "patience": whole_number("patience", self.patience, 0, MOST_EPOCHS),
             "learning_rate": finite_number("learning_rate", self.learning_rate, above=0),
             "average": finite_number("average", self.average, least=0, below=1),
             "factor": finite_number("factor", self.factor, above=0, below=1),
@@ -91,7 +94,7 @@ class Settings:
             "weight_decay": finite_number("weight_decay", self.weight_decay, least=0),
         }
         if self.batch_size is not None:  # marginal pairs are made by rolling θ through the batch
-            checked["batch_size"] = whole_number("batch_size", self.batch_size, least=2)
+            checked["batch_size"] = whole_number("batch_size", self.batch_size, 2, MOST_BATCH)
         if self.clip is not None:
             checked["clip"] = finite_number("clip", self.clip, above=0)
         least = checked["learning_rate"] / 100 if self.min_learning_rate is None else self.min_learning_rate
