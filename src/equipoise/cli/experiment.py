@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from equipoise.support.checks import finite_number
+
 from .app import (
     GOES_ON,
     AsJson,
@@ -76,7 +78,7 @@ def run(
         str | None, Option(metavar="local|tcp://…|slurm.yaml", help="Dask workers; this process unless given.")
     ] = None,
     device: Device = None,
-    threads: Annotated[int | None, Option(min=1, help="CPU threads for each stack.")] = None,
+    threads: Annotated[int | None, Option(min=1, max=1024, help="CPU threads for each stack.")] = None,
     stack: Annotated[int | None, Option(help="Train at most this many members together.")] = None,
     stop_after: Annotated[
         float | None, Option(metavar="MINUTES", help="Begin no stack that would not end within this time.")
@@ -109,17 +111,20 @@ def run(
 
         from .run import choose_grid, compute, conclude, show_plan
 
+        for option, value in (("--stop-after", stop_after), ("--pace", pace)):
+            if value is not None:
+                finite_number(option, value, least=0)
         changes: dict[str, Any] = {"tasks": task or None, "methods": method or None, "budgets": budget or None}
         changes |= {"runs": runs, "members": members, "pairs": pairs, "seed": seed, "stack": stack}
         demo = grid is None and protocol is None and not any(v is not None for v in (*changes.values(), epochs))
         choose = partial(choose_grid, grid, protocol, epochs, changes)
         named = choose()
         folder = Folder(out or (Path("demo") if demo else Path("runs") / named.name))
+        check_folder(folder.path, write=not dry_run)
         users = [entry.name for entry in named.tasks if ":" in entry.name]
         if users and not (dry_run or quiet or as_json):
             print(f"importing {', '.join(users)}", file=sys.stderr)
         chosen = choose(known=folder.stored_tasks()) if dry_run else choose(import_tasks=True)
-        check_folder(folder.path, write=not dry_run)
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device is cpu or cuda, got {device!r}")
         check_cluster(cluster)

@@ -182,7 +182,7 @@ def diagnose(
     figure: Annotated[
         Path | None, Option("--figure", metavar="FILE.png", help="Draw the coverage curve: .png, .pdf or .svg.")
     ] = None,
-    pairs: Annotated[int | None, Option(help="How many of the pairs to use; all unless given.")] = None,
+    pairs: Annotated[int | None, Option(min=1, help="How many of the pairs to use; all unless given.")] = None,
     samples: Annotated[
         int | None, Option(help="Draws behind each rank; 256 of a flow, 1000 points of a classifier.")
     ] = None,
@@ -246,7 +246,7 @@ def calibrate(
         Path | None,
         typer.Option("--out", "-o", metavar="MODEL2", help="Where to save the result; MODEL-calibrated unless given."),
     ] = None,
-    pairs: Annotated[int | None, typer.Option(help="How many of the pairs to use; all unless given.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="How many of the pairs to use; all unless given.")] = None,
     alpha: Annotated[float, typer.Option(help="The probability of a false certificate.")] = 0.05,
     delta: Annotated[float, typer.Option(help="How far below its level coverage may lie, at most.")] = 0.02,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
@@ -285,7 +285,9 @@ def sample(
             metavar="X", help="One observation or several, in rows: .npy, .npz, .h5, or numbers in a .csv or .txt file."
         ),
     ],
-    number: Annotated[int, Option("--number", "-n", metavar="N", min=1, help="How many draws of each.")] = 1000,
+    number: Annotated[
+        int, Option("--number", "-n", metavar="N", min=1, max=10**9, help="How many draws of each.")
+    ] = 1000,
     x_key: XKey = None,
     embedding: OwnEmbedding = None,
     prior: StoredPrior = None,

@@ -68,11 +68,14 @@ def choose_grid(
     values, name = read_toml(grid or (protocol if protocol in ("paper", "released") else "demo"))
     changes = changes | {"protocol": protocol}
     if epochs is not None:
-        changes["training"] = {**values.get("training", {}), "epochs": epochs}
+        stored = values.get("training", {})
+        changes["training"] = {**stored, "epochs": epochs} if isinstance(stored, dict) else stored
     values.setdefault("name", name)
-    methods = [m if isinstance(m, str) else m.get("name", "") for m in changes.get("methods") or values["methods"]]
+    listed = changes.get("methods") or values.get("methods")
+    tables = [{"name": m} if isinstance(m, str) else m for m in listed] if isinstance(listed, list) else []
+    methods = [str(m.get("name", "")) for m in tables if isinstance(m, dict)]  # others are refused below
     for option, given in (("epochs", epochs), ("members", changes.get("members"))):
-        if given is not None and all(m.partition("[")[0] in MIXTURES for m in methods):
+        if given is not None and methods and all(m.partition("[")[0] in MIXTURES for m in methods):
             example = f"-m '{methods[0].partition('[')[0]}[{option}={given}]'"
             raise GridError(f"--{option} is for the methods of the paper; of a mixture it is an option: {example}")
     if grid is not None:  # a part of the grid keeps its cells: options of its entries, and what is stacked with what

@@ -99,6 +99,8 @@ def read_observations(path: Path, key: str | None, shape: tuple[int, ...]) -> np
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     kind, size = path.suffix.lower(), math.prod(shape)
+    if key is not None and kind not in (".npz", ".h5", ".hdf5") and not is_table(path):
+        raise ValueError(f"--x-key is for .npz, HDF5 and tables; {path} has no keys")
     if kind in (".npz", ".npy", ".h5", ".hdf5"):
         x = read_array(path, key)
     elif is_table(path) and (key is not None or kind != ".csv" or _has_names(path)):

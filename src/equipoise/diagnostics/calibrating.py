@@ -35,6 +35,7 @@ from equipoise.posteriors.cells import fits_cells
 from equipoise.posteriors.proposals import GaussianProposal
 from equipoise.posteriors.tempering import Observed, Untempered
 from equipoise.priors.agreement import warn_unless_drawn_from
+from equipoise.support.checks import seed_number, true_or_false
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator, integer, sequence
@@ -98,7 +99,7 @@ def calibrate(
         theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50, better 2,000; neither used in training, nor
             to choose between posteriors.
         x: what the simulator gave for them, with shape `(n, *x_shape)`.
-        prior: for posteriors that do not know theirs.
+        prior: for posteriors that do not know theirs, as in `diagnose`.
         alpha: the probability of a false certificate.
         delta: how far below its level the coverage may lie, at most.
         seed: of everything random here.
@@ -109,6 +110,9 @@ def calibrate(
         `sample((n,), x)`, `log_prob(theta, x)`, `prior`, `temperature` and `calibration`.
     """
     check_options(alpha, delta)
+    seed_number("seed", seed)
+    if progress is not None:
+        true_or_false("progress", progress)
     ours = isinstance(posterior, Posterior)
     if ours:
         posterior = posterior._with(1.0, None)

@@ -50,6 +50,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.support.checks import finite_number
 from equipoise.support.randomness import sequence
 from equipoise.support.words import listed
 
@@ -214,9 +215,7 @@ def bisected(settled: Callable[[Array], NDArray[np.bool_]], n: int, cells: int) 
 
 
 def check_options(alpha: float, delta: float, share: float | None = None) -> None:
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha is a rate of false verdicts and lies strictly between 0 and 1, got {alpha}")
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is a tolerance on coverage and lies in [0, 1), got {delta}")
-    if share is not None and not 0 < share <= 1:
+    finite_number("alpha", alpha, above=0, below=1)
+    finite_number("delta", delta, least=0, below=1)
+    if share is not None and not 0 < finite_number("share", share) <= 1:
         raise ValueError(f"share is the tolerance as a share of 1 - level and lies in (0, 1], or None, got {share}")

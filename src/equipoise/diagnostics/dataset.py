@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from equipoise.support.words import STAYS
+from equipoise.support.words import STAYS, shown
 
 from .bands import Array, calibration_band, pointwise_band, simultaneous_band
 from .coverage import coverage_auc, coverage_curve, levels_covered
@@ -270,7 +270,11 @@ def exact_values(exact: ExactLogProb | ArrayLike | Tensor | None, theta: Tensor,
     if exact is None:
         return np.full(n, np.nan)
     values = exact(theta, x) if callable(exact) else exact
-    values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, float)
+    try:
+        values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, float)
+    except (TypeError, ValueError) as error:
+        what = f"should give one number for each of the {n} pairs, got {shown(values)}"
+        raise TypeError(f"exact_log_prob {what}") from error
     if values.shape != (n,):
         raise ValueError(f"exact_log_prob should give one number for each of the {n} pairs, got shape {values.shape}")
     if not np.isfinite(values).all():

@@ -15,13 +15,15 @@ from torch import Tensor
 from equipoise.networks import matmul_precision
 from equipoise.posteriors import Posterior, warn_if_seen
 from equipoise.priors.agreement import warn_unless_drawn_from
+from equipoise.support.checks import one_of, seed_number, true_or_false, whole_number
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator
+from equipoise.support.words import shown
 from equipoise.version import __version__
 
 from .bands import Array
-from .certificates import uncertifiable
+from .certificates import check_options, uncertifiable
 from .dataset import ExactLogProb, Findings, as_dataset, exact_values
 from .input_checks import check_mixture, checked_pairs, unnormalised, warn_if_unlike_training
 from .normalizers import FROM_FEW, FROM_MORE
@@ -51,6 +53,10 @@ MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
 DRAWS, POINTS = 256, 1000
 #: Below this many effective points a rank is little better than a coin toss.
 TRUSTED_POINTS = 10
+#: More draws than this of a pair resolve nothing that the pairs do.
+MOST_SAMPLES = 1_000_000
+#: Bytes that a bound on memory may be: with less, each pair is cut to pieces for hours.
+LEAST_MEMORY, MOST_MEMORY = 1 << 16, 1 << 50
 
 
 def diagnose(
@@ -83,7 +89,8 @@ def diagnose(
             log-ratio (lampe's NRE).
         theta: parameters drawn from the prior, with shape `(n, D)`, n ≥ 50; not those of training.
         x: what the simulator gave for them, with shape `(n, *x_shape)`.
-        prior: for posteriors that do not know theirs. Without one, what needs it is NaN.
+        prior: for posteriors that do not know theirs. Without one, what needs it is NaN. For an `equipoise.Posterior`,
+            which knows its own, another one is an error.
         exact_log_prob: the exact log p(θ*|x*) where known: a function of (theta, x), such as `task.log_posterior`, or
             its values with shape `(n,)`.
         seed: of everything random here.
@@ -126,13 +133,19 @@ def diagnose(
         >>> ds.coverage.dims, str(ds.verdict.sel(member="mixture").values)
         (('member', 'level'), 'inconclusive')
     """
-    surrogate = as_surrogate(posterior, prior)
-    theta, x = checked_pairs(theta, x, surrogate)
-    if samples is None:
-        samples = DRAWS if surrogate.kind != "classifier" and recipe == "equipoise" else POINTS
-    _check_options(samples, alpha, delta, tolerance, recipe)
+    _check_options(seed, samples, alpha, delta, tolerance, recipe, memory, progress)
+    true_or_false("mixture", mixture)
+    true_or_false("tf32", tf32)
     grid = _levels(np.linspace(0, 1, 101) if levels is None else levels, "levels")
     reported = _levels(report_levels, "report_levels")
+    surrogate = as_surrogate(posterior, prior)
+    theta, x = checked_pairs(theta, x, surrogate)
+    if test is not None:
+        if not isinstance(test, tuple | list) or len(test) != 2:
+            raise TypeError(f"test is a pair (theta, x), got {shown(test)}")
+        test = checked_pairs(*test, surrogate, "test: ")
+    if samples is None:
+        samples = DRAWS if surrogate.kind != "classifier" and recipe == "equipoise" else POINTS
     known = getattr(posterior, "record", {}).get("memory")
     warned = (warn_if_unlike_training(x, surrogate), warn_if_seen(known, theta, x))
     notes = [note for note in (*warned, warn_unless_drawn_from(surrogate.prior, theta)) if note]
@@ -249,14 +262,13 @@ def _bound(device: torch.device) -> int:
 
 @torch.no_grad()
 def _test_ratios(
-    s: Surrogate, theta: Any, x: Any, mixture: bool, memory: int | None, progress: bool | None, notes: list[str]
+    s: Surrogate, theta: Tensor, x: Tensor, mixture: bool, memory: int | None, progress: bool | None, notes: list[str]
 ) -> list[Array]:
     """Joint and marginal log-ratios and raw log densities over a larger set, with shape `(K, N)`.
 
     There are no normalisers, hence no mixture of several members and nothing tempered: it is NaN. A single member is
     its own mixture.
     """
-    theta, x = checked_pairs(theta, x, s)
     size, limit = _batch_size(s, x, 2, memory)
     size = min(size, max(1, limit // (2 * s.n_members)))
     theta = theta.to(s.device, s.dtype or theta.dtype)
@@ -327,18 +339,25 @@ def _rank_description(s: Surrogate, samples: int, recipe: str, mixture: bool) ->
 
 
 def _levels(values: ArrayLike, name: str) -> Array:
-    grid = np.asarray(values, float)
+    try:
+        grid = np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} should be a list of numbers between 0 and 1, got {shown(values)}") from error
     if grid.ndim != 1 or len(grid) == 0 or not ((grid >= 0) & (grid <= 1)).all():
         raise ValueError(f"{name} should be a list of numbers between 0 and 1")
     return grid
 
 
-def _check_options(samples: int, alpha: float, delta: float, tolerance: str, recipe: str) -> None:
-    if samples < 1:
-        raise ValueError(f"samples is the number of draws for each pair and at least 1, got {samples}")
-    if not 0 < alpha < 1 or not 0 <= delta < 1:
-        raise ValueError(f"alpha lies in (0, 1) and delta in [0, 1), got {alpha} and {delta}")
-    if tolerance not in TOLERANCES:
-        raise ValueError(f"tolerance is one of {', '.join(TOLERANCES)}, got {tolerance!r}")
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe is one of {', '.join(RECIPES)}, got {recipe!r}")
+def _check_options(
+    seed: int, samples: int | None, alpha: float, delta: float, tolerance: str, recipe: str, memory: Any, progress: Any
+) -> None:
+    seed_number("seed", seed)
+    if samples is not None:
+        whole_number("samples", samples, 1, MOST_SAMPLES)
+    check_options(alpha, delta)
+    one_of("tolerance", tolerance, TOLERANCES)
+    one_of("recipe", recipe, RECIPES)
+    if memory is not None:
+        whole_number("memory", memory, LEAST_MEMORY, MOST_MEMORY)
+    if progress is not None:
+        true_or_false("progress", progress)

@@ -20,15 +20,18 @@ MIN_PAIRS = 50
 PIECE = 1 << 20
 
 
-def checked_pairs(theta: Any, x: Any, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
-    """θ with shape `(n, D)` and x with shape `(n, *x_shape)`, on the CPU or where they were, or a ValueError."""
-    theta, x = as_tensor(theta, "theta").detach(), as_tensor(x, "x").detach()
+def checked_pairs(theta: Any, x: Any, surrogate: Surrogate, what: str = "") -> tuple[Tensor, Tensor]:
+    """θ with shape `(n, D)` and x with shape `(n, *x_shape)`, on the CPU or where they were, or a ValueError.
+
+    `what` stands before their names in it.
+    """
+    theta, x = as_tensor(theta, f"{what}theta").detach(), as_tensor(x, f"{what}x").detach()
     if theta.ndim != 2:
-        raise ValueError(f"theta should have shape (n, D), one row per pair, got {tuple(theta.shape)}")
+        raise ValueError(f"{what}theta should have shape (n, D), one row per pair, got {tuple(theta.shape)}")
     n = len(theta)
     if x.ndim == 0 or len(x) != n:
         raise ValueError(
-            f"theta has {n} rows and x has shape {tuple(x.shape)}: each theta needs the x simulated from it"
+            f"{what}theta has {n} rows and x has shape {tuple(x.shape)}: each theta needs the x simulated from it"
         )
     if surrogate.dim is not None and theta.shape[1] != surrogate.dim:
         raise ValueError(f"theta has {theta.shape[1]} parameter(s), but the posterior has {surrogate.dim}")

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from equipoise.priors import Prior, as_prior
+from equipoise.priors.agreement import same_description
 from equipoise.support.arrays import as_tensor
 
 from .surrogates import EquipoiseSurrogate, Surrogate, seeded
@@ -342,8 +343,10 @@ def explained() -> Iterator[None]:
 def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
     """The posterior a user gave, as a `Surrogate`."""
     if all(hasattr(posterior, name) for name in ("log_ratios", "sample_members", "n_members", "prior")):
+        _refuse_another_prior(posterior, prior)
         return EquipoiseSurrogate(posterior)
     if hasattr(type(posterior), "as_surrogate"):  # one of these, tempered
+        _refuse_another_prior(posterior, prior)
         own: Surrogate = posterior.as_surrogate()
         return own
     if prior is None and not callable(getattr(posterior, "prior", None)):
@@ -370,6 +373,18 @@ def as_surrogate(posterior: Any, prior: Any = None) -> Surrogate:
         f"cannot diagnose a {type(posterior).__name__}: it needs sample((n,), x) and log_prob(theta, x), or to be a "
         "function from x to a distribution, or from (theta, x) to the log-ratio log p(theta|x) - log p(theta)"
     )
+
+
+def _refuse_another_prior(posterior: Any, prior: Any) -> None:
+    """Raise if a prior was given to a posterior that has its own, and is another by its description."""
+    if prior is None or prior is posterior.prior:
+        return
+    given = as_prior(prior)
+    if not same_description(given.spec(), posterior.prior.spec()):
+        raise ValueError(
+            f"prior= is {given}, and the posterior's own is {posterior.prior}: a posterior is judged with the prior "
+            "that it was trained with. Leave prior= out; for another prior, train again"
+        )
 
 
 def _needed(function: Callable[..., Any]) -> int:

@@ -98,6 +98,8 @@ def summary(ds: xr.Dataset) -> Summary:
         >>> "posterior: the gain over the prior is indistinguishable from 0, as if nothing was learnt" in text
         True
     """
+    if not isinstance(ds, xr.Dataset) or not {"verdict", "rank", "level"} <= set(ds.variables):
+        raise TypeError(f"summary takes the dataset that eq.diagnose returns as ds, got {type(ds).__name__}")
     given, ds = ds, _without_copies(ds)
     members = [str(m) for m in ds["member"].values]
     judged = members[-1:] if members[-1] in ("mixture", "posterior") else members

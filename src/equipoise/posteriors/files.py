@@ -36,10 +36,13 @@ from torch import nn
 
 from equipoise.networks import LOG_WEIGHTS, network_from_spec
 from equipoise.priors import Prior, as_prior, prior_from_spec
+from equipoise.priors.agreement import same_description
 from equipoise.priors.prior import dtype_name
+from equipoise.support.checks import file_path
 from equipoise.support.devices import as_device
 from equipoise.support.errors import DamagedFile, MissingPart, PriorMismatch
 from equipoise.support.files import Lock, digest, remove_leftovers, write_text, write_whole
+from equipoise.support.words import shown
 from equipoise.version import __version__
 
 from .evaluation import some_weights
@@ -59,8 +62,8 @@ MODEL, WEIGHTS = "model.json", re.compile(r"weights-[0-9a-f]{32}\.safetensors|mo
 WAIT = 60
 #: At so many θ the density of a prior that cannot be described is stored, to compare it when it is given again.
 POINTS = 8
-#: Numbers of two descriptions, and densities of two priors, may differ by rounding to single precision.
-SAME_NUMBER, SAME_DENSITY = 2e-7, 1e-3
+#: Densities of two priors may differ by rounding to single precision.
+SAME_DENSITY = 1e-3
 
 T = TypeVar("T")
 
@@ -80,7 +83,7 @@ def save(posterior: Posterior, path: str | Path, overwrite: bool = False) -> Non
 
     Another model that is there is replaced if `overwrite` is True, and else an error, as in the shell.
     """
-    folder = Path(path)
+    folder = file_path("path", path)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a posterior is saved as a directory")
     arrays = {f"weights.{name}": w.detach().cpu().contiguous() for name, w in posterior.stack.items()}
@@ -151,8 +154,10 @@ def load(
         network: needed only where the network was.
         device: where to put it; None takes a GPU where there is one.
     """
-    place = as_device(device)
-    folder = Path(path)
+    place, folder = as_device(device), file_path("path", path)
+    for name, value in (("embedding", embedding), ("network", network)):
+        if value is not None and not isinstance(value, nn.Module):
+            raise TypeError(f"{name} is the nn.Module that the posterior was trained with, got {shown(value)}")
     if not folder.is_dir():
         what = "a file; give the folder that posterior.save has written" if folder.exists() else "not there"
         raise FileNotFoundError(f"there is no saved posterior at {folder}: it is {what}")
@@ -351,7 +356,7 @@ def _prior(given: Any, description: dict[str, Any]) -> Prior:
     prior = as_prior(given)
     if spec["kind"] != "opaque":
         stored = prior_from_spec(spec)
-        if not _same(prior.spec(), spec):
+        if not same_description(prior.spec(), spec):
             raise PriorMismatch(
                 f"the posterior was trained with {stored}, and prior= gives {prior}. A posterior keeps the prior it "
                 "was trained with, and the file has it: leave prior= out. For another prior, train again",
@@ -378,18 +383,6 @@ def _prior(given: Any, description: dict[str, Any]) -> Prior:
                 f"{float(then[row]):.6g} when the posterior was saved. Bring the prior it was trained with"
             )
     return prior
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two descriptions are the same, whatever their precision."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = a.keys() - {"dtype"}
-        return names == b.keys() - {"dtype"} and all(_same(a[n], b[n]) for n in names)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_same(*pair) for pair in zip(a, b, strict=True))
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=SAME_NUMBER)
-    return bool(a == b)
 
 
 def _plain(value: Any) -> Any:

@@ -26,11 +26,13 @@ import torch
 from torch import Tensor
 
 from equipoise.networks import LOG_WEIGHTS, Mixture, Network, StackedWeights
+from equipoise.support.arrays import as_tensor
 from equipoise.support.checks import true_or_false
 from equipoise.support.devices import as_device
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator as make_generator
+from equipoise.support.words import shown
 
 from . import classifiers, flows
 from .cells import EVALUATIONS, fits_cells
@@ -133,7 +135,7 @@ class Posterior(MemberStack):
         except (TypeError, IndexError):
             here = []
         if not here:
-            raise ValueError(f"members are numbers below {self.n_members}, at least one of them, got {members!r}")
+            raise ValueError(f"members are numbers below {self.n_members}, at least one of them, got {shown(members)}")
         network, stack = self.network.select(self.stack, members)
         if LOG_WEIGHTS in stack:
             share = stack.pop(LOG_WEIGHTS)
@@ -149,9 +151,10 @@ class Posterior(MemberStack):
         Arguments:
             weights: not negative, one per member; their sum does not matter.
         """
-        share = torch.as_tensor(weights, dtype=torch.float64)
+        share = as_tensor(weights, "weights").double()
         if share.shape != (self.n_members,) or not bool((share >= 0).all() and share.sum() > 0):
-            raise ValueError(f"weights are {self.n_members} numbers that are not negative and not all 0, got {weights}")
+            given = shown(weights)
+            raise ValueError(f"weights are {self.n_members} numbers that are not negative and not all 0, got {given}")
         kept = share.nonzero().squeeze(1).tolist()
         some = self.select(kept) if len(kept) < self.n_members else self
         plain = {name: w for name, w in some.stack.items() if name != LOG_WEIGHTS}

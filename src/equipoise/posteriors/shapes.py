@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["counts", "observations", "paired"]
 
+import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,16 +14,23 @@ from torch import Size, Tensor
 
 from equipoise.networks import Network, StackedWeights
 from equipoise.support.arrays import TOO_LARGE, as_tensor
+from equipoise.support.words import shown
 
 from .evaluation import some_weights
+
+#: More draws at once than any memory holds.
+MOST_DRAWS = 10_000_000_000
 
 
 def counts(sample_shape: Any) -> Size:
     """How many draws: a whole number, or a tuple of them."""
-    shape = Size([sample_shape]) if isinstance(sample_shape, int) else Size(sample_shape)
-    if any(n < 0 for n in shape):
-        raise ValueError(f"sample_shape counts draws, got {tuple(shape)}")
-    return shape
+    listed = isinstance(sample_shape, tuple | list)
+    given = sample_shape if listed else (sample_shape,)
+    if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in given):
+        raise TypeError(f"sample_shape is a number of draws, or a tuple of such numbers, got {shown(sample_shape)}")
+    if any(n < 0 for n in given) or math.prod(map(int, given)) > MOST_DRAWS:
+        raise ValueError(f"sample_shape counts draws, at most {MOST_DRAWS:,} in all, got {shown(sample_shape)}")
+    return Size(map(int, given))
 
 
 def observations(network: Network, stack: StackedWeights, x: Any) -> Tensor:

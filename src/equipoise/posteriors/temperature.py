@@ -6,7 +6,10 @@ __all__ = ["Calibration", "check_temperature"]
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any
+
+from equipoise.support.words import shown
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Calibration:
 
 def check_temperature(t: Any) -> float:
     """t as a number, if it lies in (0, 1]."""
-    if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t <= 1:
-        raise ValueError(f"the temperature t lies in (0, 1]: 1 is the posterior as it is, near 0 the prior; got {t!r}")
+    if isinstance(t, bool) or not isinstance(t, Real) or not 0 < float(t) <= 1:
+        raise ValueError(
+            f"the temperature t lies in (0, 1]: 1 is the posterior as it is, near 0 the prior; got {shown(t)}"
+        )
     return float(t)

@@ -15,9 +15,10 @@ compared as if each number lay wherever in its rounding error it fits the prior 
 
 from __future__ import annotations
 
-__all__ = ["warn_unless_drawn_from"]
+__all__ = ["same_description", "warn_unless_drawn_from"]
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from equipoise.support.randomness import integer, isolated
 
 from .closed_forms import GaussianPrior
 from .prior import Prior
+
+#: Numbers of two descriptions may differ by rounding to single precision.
+SAME_NUMBER = 2e-7
 
 #: The chance of a false alarm in one call. There are many calls, and every one that is right should be silent.
 LEVEL = 1e-6
@@ -100,3 +104,15 @@ def _described(prior: Prior, values: Tensor, j: int) -> str:
         f"90% of {prior.label(j)} lie between {a:.3g} and {c:.3g}, with median {b:.3g}, and of the prior between "
         f"{d:.3g} and {f:.3g}, with median {e:.3g}"
     )
+
+
+def same_description(a: Any, b: Any) -> bool:
+    """Whether two descriptions (`prior.spec()`) are the same, whatever their precision."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = a.keys() - {"dtype"}
+        return names == b.keys() - {"dtype"} and all(same_description(a[n], b[n]) for n in names)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same_description(*pair) for pair in zip(a, b, strict=True))
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=SAME_NUMBER)
+    return bool(a == b)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 __all__ = ["is_table", "read_observed", "read_simulations"]
 
+import csv
 import fnmatch
 import functools
 import math
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +24,10 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from equipoise.support.checks import file_path, whole_number
 from equipoise.support.errors import warn
 from equipoise.support.hdf5 import GZIP_RATIO, dataset, open_hdf5
-from equipoise.support.words import listed
+from equipoise.support.words import listed, shown
 
 from .blocks import CorruptBlockError, invalid_rows, load_x
 from .simulations import Column, Segment, Simulations, check_on_invalid, without_invalid
@@ -35,6 +38,8 @@ THETA_NAMES = ("theta", "thetas", "parameters", "params")
 X_NAMES = ("x", "xs", "observations", "data", "obs", "simulations", "outputs")
 #: About how many bytes of a file are read at once.
 PIECE_BYTES = 1 << 25
+#: The most columns of a table: pandas takes seconds for these.
+MOST_COLUMNS = 20_000
 #: Columns that are numbered and give no names.
 _NUMBERED = re.compile(r"theta(_\d+)?")
 
@@ -99,7 +104,13 @@ def read_simulations(
         Simulations(10 pairs, theta (2,), x (5,))
     """
     check_on_invalid(on_invalid)
-    path, asked = Path(path), _Asked(x_path, theta_key, x_key, theta_columns, x_columns)
+    if n is not None:
+        n = whole_number("n", n, 1)
+    if x_shape is not None:
+        if not isinstance(x_shape, Sequence) or isinstance(x_shape, str):
+            raise TypeError(f"x_shape is the shape of one x, a tuple of whole numbers, got {shown(x_shape)}")
+        x_shape = tuple(whole_number("x_shape", size) for size in x_shape)
+    path, asked = file_path("path", path), _Asked(x_path, theta_key, x_key, theta_columns, x_columns)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or directory {path}")
     suffix, is_store = path.suffix.lower(), (path / "manifest.json").exists()
@@ -123,7 +134,7 @@ def read_simulations(
         raise ValueError(f"theta in {path} has {len(theta)} rows and x has {len(x)}; they must come in pairs")
     if not len(theta):
         raise ValueError(f"{path} has no rows")
-    if n is not None and not 1 <= n <= len(theta):
+    if n is not None and n > len(theta):
         raise ValueError(f"{path} has {len(theta)} rows, {n} were asked for")
     theta, x = theta[:n], _reshaped(x, path, x_shape)
     invalid = [invalid_rows(theta)]
@@ -311,16 +322,48 @@ def read_observed(path: Path, x_columns: Sequence[str] | None, width: int) -> np
 def _frame(path: Path) -> Any:
     """A table, its columns named by strings."""
     try:
-        import pandas
+        with _damage_named(path, "a table"):
+            frame = _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
     except ImportError as error:
         raise ImportError(f"reading {path.name} needs pandas: pip install 'equipoise[tables]'") from error
-    try:
-        with _damage_named(path, "a table"):
-            frame = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
-    except pandas.errors.EmptyDataError as error:
-        raise ValueError(f"{path} is empty") from error
+    if not len(frame):
+        raise ValueError(f"{path} has no rows")
     frame.columns = [str(c) for c in frame.columns]
     return frame
+
+
+def _read_csv(path: Path) -> Any:
+    """A CSV file; ValueError where its rows are not as long as its head, which pandas reads as something else."""
+    import pandas
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file)
+        head = next((row for row in rows if row), None)
+        if head is None:
+            raise ValueError(f"{path} is empty")
+        _check_columns(path, head)
+        for row in rows:
+            if row and len(row) != len(head):
+                raise ValueError(
+                    f"line {rows.line_num} of {path} has {len(row)} values, and its head names {len(head)} columns"
+                )
+    return pandas.read_csv(path, index_col=False)
+
+
+def _read_parquet(path: Path) -> Any:
+    import pandas
+    from pyarrow import parquet
+
+    _check_columns(path, parquet.read_schema(path).names)
+    return pandas.read_parquet(path)
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    """Refuse more columns than pandas reads in seconds, and names that stand for several."""
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(f"{path} has {len(names):,} columns, and {MOST_COLUMNS:,} are the most; use .npz or HDF5")
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
+        raise ValueError(f"{path} has several columns called {_quoted(twice)}; give each a name of its own")
 
 
 def _numeric(path: Path, frame: Any, columns: Sequence[str]) -> np.ndarray:
@@ -341,9 +384,12 @@ def _columns(path: Path, frame: Any, wanted: Sequence[str] | None, what: str) ->
                 f"{what}_columns=[…], in the shell --{what}-key 'a,b', or name them {what}_0, {what}_1, … in the file."
             )
         return found
-    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-    wanted = [n for w in wanted for n in ([w] if w in names else fnmatch.filter(names, w) or [w])]
-    missing = [c for c in wanted if c not in names]
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(wanted, Iterable) or not all(isinstance(w, str) for w in wanted):
+        raise TypeError(f"{what}_columns is a list of names of columns, got {shown(wanted)}")
+    known = frozenset(names)
+    wanted = [n for w in wanted for n in ([w] if w in known else fnmatch.filter(names, w) or [w])]
+    missing = [c for c in wanted if c not in known]
     if missing or not wanted:
         raise ValueError(f"{path} has no column {_quoted(missing)}; there are {_quoted(names)}")
     return wanted

@@ -24,7 +24,14 @@ import torch
 
 from equipoise.priors import Prior, as_prior
 from equipoise.support import randomness
-from equipoise.support.checks import parameter_names
+from equipoise.support.checks import (
+    file_path,
+    one_of,
+    parameter_names,
+    seed_number,
+    true_or_false,
+    whole_number,
+)  # fmt: skip
 from equipoise.support.devices import cores
 from equipoise.support.progress import Progress
 
@@ -37,6 +44,8 @@ from .store import Manifest, Sink
 
 #: Rows per block unless the caller says otherwise.
 BLOCK_SIZE = 1024
+#: The most simulations, rows of a block and processes: what asks for more is a slip.
+MOST, MOST_ROWS, MOST_WORKERS = 1_000_000_000, 10_000_000, 4096
 #: Simulators that take one θ at a time are given as many rows at once as take about this long, in seconds.
 UNIT_SECONDS = 0.5
 
@@ -120,11 +129,18 @@ def simulate(
         (torch.Size([100, 2]), torch.Size([100, 20]))
     """
     check_on_invalid(on_invalid)
-    n, workers = _count(n, "n"), cores() if workers == -1 else _count(workers, "workers")
+    n, seed = whole_number("n", n, 1, MOST), seed_number("seed", seed)
+    all_cores = isinstance(workers, int) and workers == -1
+    workers = cores() if all_cores else whole_number("workers", workers, 1, MOST_WORKERS)
+    for flag, value in (("same_simulator", same_simulator), ("verify", verify), ("progress", progress)):
+        if not (flag == "progress" and value is None):
+            true_or_false(flag, value)
+    if storage is not None:
+        one_of("storage", storage, STORAGES)
     storage = storage or str(getattr(getattr(simulator, "__self__", None), "storage", "float32"))
     if storage not in STORAGES:
         raise ValueError(f"storage should be one of {', '.join(STORAGES)}, got {storage!r}")
-    path = None if store is None else Path(store)
+    path = None if store is None else file_path("store", store)
     block_size = _block_size(block_size, path)
     with randomness.undisturbed():  # recognising a prior may draw from it
         prior = as_prior(prior)
@@ -277,16 +293,10 @@ def _error(failure: Failure, row: int, sink: Sink | None, what: str, names: Sequ
 
 def _block_size(block_size: int | None, path: Path | None) -> int:
     if block_size is not None:
-        return _count(block_size, "block_size")
+        return whole_number("block_size", block_size, 1, MOST_ROWS)
     if path is not None and (path / "manifest.json").exists():
         return Manifest.read(path).block_size
     return BLOCK_SIZE
-
-
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} should be a whole number, at least 1, got {value!r}")
-    return int(value)
 
 
 def _describe(prior: Prior) -> dict[str, Any]:

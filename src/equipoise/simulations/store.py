@@ -26,6 +26,7 @@ __all__ = ["Manifest", "Sink", "Store"]
 import functools
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -377,7 +378,7 @@ class Sink:
         """Take finished rows, float32 with shape `(len(rows), *x_shape)`."""
         work, shape = self._work[block], x.shape[1:]
         if self.path is None:
-            self._x = np.empty((self.n, *shape), np.float32) if self._x is None else self._x
+            self._x = self._room(shape) if self._x is None else self._x
             work.x = self._x[block * self.size :][: len(work.done)]
         elif self.store is None or self.manifest.x_shape != shape:
             self.manifest = replace(self.manifest, x_shape=shape)
@@ -387,6 +388,17 @@ class Sink:
             self._finish(block)
         elif time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
+
+    def _room(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Memory for all of x."""
+        try:
+            return np.empty((self.n, *shape), np.float32)
+        except MemoryError as error:
+            size = 4 * self.n * math.prod(shape) / 1e9
+            raise ValueError(
+                f"n = {self.n:,} simulations of shape {shape} take {size:,.0f} GB, more than there is memory; give "
+                "store=, a directory that keeps them, or simulate fewer"
+            ) from error
 
     def finished(self) -> Simulations | None:
         """What there is when the work ends early; None if nothing is."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["column_names", "finite_number", "one_of", "parameter_names", "seed_number", "true_or_false", "whole_number"]
+__all__ = [
+    "column_names", "file_path", "finite_number", "one_of", "parameter_names", "seed_number", "true_or_false",
+    "whole_number",
+]  # fmt: skip
 
-import sys
+import math
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from .words import shown
@@ -55,7 +60,7 @@ def finite_number(
     real = isinstance(value, Real) and not isinstance(value, bool)
     if (
         not real
-        or not abs(value) <= sys.float_info.max  # whole numbers may be larger than any float
+        or not _is_finite(value)
         or (above is not None and not value > above)
         or (least is not None and not value >= least)
         or (below is not None and not value < below)
@@ -64,6 +69,13 @@ def finite_number(
         said = "".join(f", {words} {bound:g}" for words, bound in bounds.items() if bound is not None)
         raise (ValueError if real else TypeError)(f"{name} is a finite number{said}, got {shown(value)}")
     return value.item() if hasattr(value, "item") else value  # NumPy's as Python's
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # whole numbers may be larger than any float
+        return False
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
@@ -101,10 +113,27 @@ def parameter_names(names: Any, dim: int) -> tuple[str, ...]:
             ...
         ValueError: names has one name for each of the 2 parameter(s), all different, got ['beta', 'beta']
     """
-    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
+    listed = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    found = tuple(names) if listed else ()
     if len(found) != dim or len(set(found)) != dim or not all(isinstance(n, str) and n.strip() for n in found):
-        raise ValueError(f"names has one name for each of the {dim} parameter(s), all different, got {names!r}")
+        raise ValueError(f"names has one name for each of the {dim} parameter(s), all different, got {shown(names)}")
     return found
+
+
+def file_path(name: str, value: Any) -> Path:
+    """The name of a file or directory.
+
+    Example:
+        >>> file_path("path", 3)
+        Traceback (most recent call last):
+            ...
+        TypeError: path is the name of a file or directory, got 3
+    """
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise TypeError(f"{name} is the name of a file or directory, got {shown(value)}")
+    if "\0" in os.fspath(value):
+        raise ValueError(f"{name} is the name of a file or directory, and holds a NUL: {shown(value)}")
+    return Path(value)
 
 
 def true_or_false(name: str, value: Any) -> bool:

@@ -43,7 +43,7 @@ def unusable(device: Any) -> str:
 
     try:
         chosen = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         return "is no device of torch's; give 'cpu', 'cuda', 'cuda:1', …"
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
