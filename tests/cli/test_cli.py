@@ -902,3 +902,106 @@ def broken():
     judge = ("diagnose", "stored", "new.npz", "--samples", 20, "--quiet", "--prior")
     equipoise(*judge, "uniform(0, 1), uniform(0, 1)")
     assert "stores its prior, BoxUniform" in equipoise(*judge, "uniform(0, 2)^2", code=2).output
+
+
+NUMBERS = ["-1", "0", "nan", "inf", "1e400", "1" + "0" * 30, "", "x"]
+WHOLE = [v for v in NUMBERS if v not in ("-1", "0")]
+#: What numeric options refuse, by command: all of these, but 0 where it is a number like others.
+OPTIONS = {
+    "run": {"budget": NUMBERS, "runs": NUMBERS, "members": NUMBERS, "epochs": NUMBERS, "pairs": NUMBERS}
+    | {
+        "seed": [*WHOLE, "-1"],
+        "threads": NUMBERS,
+        "stack": NUMBERS,
+        "stop-after": ["-1", "nan", "inf", "1e400", "", "x"],
+    }
+    | {"pace": ["-1", "nan", "inf", "1e400", "", "x"]},
+    "simulate": {"number": NUMBERS, "seed": [*WHOLE, "-1"], "workers": ["0", "-2", *WHOLE]},
+    "fit": {"members": NUMBERS, "folds": NUMBERS, "epochs": NUMBERS, "batch-size": NUMBERS, "seed": [*WHOLE, "-1"]},
+    "diagnose": {"pairs": NUMBERS, "samples": NUMBERS, "seed": [*WHOLE, "-1"]},
+    "calibrate": {"pairs": NUMBERS, "alpha": NUMBERS, "delta": [*WHOLE, "-1"], "seed": [*WHOLE, "-1"]},
+    "sample": {"number": NUMBERS, "seed": [*WHOLE, "-1"]},
+}
+#: Files that cannot be read or written.
+FILES = ["directory", "nothing-there", "empty", "junk.npz", "junk.h5", "deep.json", "nul\0", "a" * 300, "/proc/x/y"]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A model, pairs, and files that are none; and the commands with arguments that are right."""
+    path = tmp_path_factory.mktemp("workplace")
+    theta = BoxUniform([0.0, 0.0], [1.0, 1.0]).sample((60,))
+    np.savez(path / "pairs.npz", theta=theta, x=theta + 0.1)
+    np.save(path / "x.npy", np.zeros(2))
+    eq.fit(
+        theta, theta, prior=BoxUniform([0.0, 0.0], [1.0, 1.0]), method="nre", members=1, epochs=1, progress=False,
+        validation_fraction=0.2, settings=eq.Settings(compile=False),
+    ).save(path / "model")  # fmt: skip
+    (path / "directory").mkdir()
+    (path / "empty").touch()
+    for name in ("junk.npz", "junk.h5"):
+        (path / name).write_bytes(b"junk")
+    (path / "deep.json").write_text("[" * 100_000)
+    (path / "mine.py").write_text("def simulator(theta): return theta\n")
+    (path / "small.toml").write_text(GRID)
+    commands = {
+        "run": ["--grid", "small.toml", "--out", "new", "--dry-run"],
+        "simulate": ["mine.py:simulator", "--prior", "uniform(0,1)^2", "-n", "5", "--out", "new.h5"],
+        "fit": ["pairs.npz", "--prior", "uniform(0,1)^2", "--out", "new"],
+        "diagnose": ["model", "pairs.npz"],
+        "calibrate": ["model", "pairs.npz", "--out", "new"],
+        "sample": ["model", "x.npy"],
+    }
+    return path, commands
+
+
+def refused(arguments, word):
+    """One clear message that has the word, and neither a traceback nor a file."""
+    before = sorted(Path().rglob("*"))
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code in (1, 2) and isinstance(result.exception, SystemExit), (arguments, result.exception)
+    assert re.search(word, result.output) and "Traceback" not in result.output, (arguments, result.output)
+    assert len(result.output) < 2000 and sorted(Path().rglob("*")) == before, (arguments, result.output)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("command", OPTIONS)
+def test_numbers_that_are_none_are_refused_by_the_name_of_their_option(command, workplace, monkeypatch):
+    path, commands = workplace
+    monkeypatch.chdir(path)
+    for option, values in OPTIONS[command].items():
+        for value in values:
+            refused([command, *commands[command], f"--{option}", value], option.replace("-", "[-_]"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_that_are_none_are_refused_by_name(workplace, monkeypatch):
+    path, commands = workplace
+    monkeypatch.chdir(path)
+    for file in FILES:
+        name = "null" if "\0" in file else re.escape(file[:100])
+        for command in ("status", "report", "figures"):
+            refused([command, file], name)
+        refused(["merge", file, "--out", "new"], name)
+        refused(["fit", file, *commands["fit"][1:]], name)
+        for command in ("diagnose", "calibrate", "sample"):
+            refused([command, file, *commands[command][1:]], name)
+            refused([command, "model", file, *commands[command][2:]], name)
+        refused(["run", "--grid", file, "--dry-run"], name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_outputs_that_cannot_be_written_are_refused_by_the_name_of_their_option(workplace, monkeypatch):
+    path, commands = workplace
+    monkeypatch.chdir(path)
+    for file in ("empty", "/proc/x/y", "a" * 300, "nul\0"):
+        refused(
+            ["run", "--grid", "small.toml", "--out", file, *([] if file.startswith("/") else ["--dry-run"])], "--out"
+        )
+        for command in ("simulate", "fit", "calibrate"):
+            refused([command, *commands[command], "--out", file], "--out")
+        refused(
+            ["sample", *commands["sample"], "--out", file if file == "directory" else f"{file}.csv"], "--out"
+        ) if file != "empty" else None
+    for command, option in (("diagnose", "--out"), ("diagnose", "--figure"), ("sample", "--out")):
+        refused([command, *commands[command], option, "directory"], option)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
 from experiments_tiny import TINY, write_toml
+from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise.cli import app
 from equipoise.cli.run import choose_grid
-from equipoise.experiments import GridError, cells_of, load_grid, stacks_of
+from equipoise.experiments import Folder, GridError, cells_of, load_grid, stacks_of
 from equipoise.experiments.entries import parse_entry, resolve_entry
-from equipoise.experiments.grids import PACKAGED, TaskFacts
+from equipoise.experiments.grids import PACKAGED, TaskFacts, stored_grid
 from equipoise.experiments.protocols import PAPER_TASKS, PROTOCOLS
 from equipoise.methods import METHODS
+from equipoise.support.errors import DamagedFile
 from equipoise.tasks import TASKS
 from equipoise.training import PAPER, RELEASED
 
@@ -337,3 +341,85 @@ def test_what_plans_know_of_the_papers_tasks_is_what_the_tasks_say():
 def test_a_task_of_other_options_is_asked_itself():
     grid = load_grid({"protocol": "released", "tasks": ["lotka_volterra"], "methods": ["npe"], "budgets": [1024]})
     assert dict(grid.facts(grid.tasks[0]).options)["steps"] == 1001
+
+
+NAMES = ["../x", "/tmp/x", "a/b", "a\\b", "", " ", ".", "..", ".hidden", "a\0b", "a\nb", "x" * 101, "é" * 51, 3, ["x"]]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name)[:12])
+def test_names_that_lead_out_of_a_directory_are_refused(name, tmp_path):
+    with pytest.raises(GridError, match="name"):
+        load_grid(TINY | {"name": name})
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps({"format": 3, "grid": load_grid(TINY).config() | {"name": name}}))
+    with pytest.raises(GridError, match=r"grid\.json: .*name"):
+        stored_grid(Folder(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["grid.json"]
+
+
+HUGE = 10**30
+COUNTS = {
+    "budgets": [HUGE],
+    "runs": 10**12,
+    "members": 10**9,
+    "pairs": HUGE,
+    "test": HUGE,
+    "samples": HUGE,
+    "seed": HUGE,
+    "hidden": [HUGE],
+    "transforms": HUGE,
+    "stack": HUGE,
+    "released_pairs": HUGE,
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({key: value} for key, value in COUNTS.items()),
+        {"pairs": 16**5000},  # more digits than Python writes
+        {"hidden": [8] * 101},
+        {"samples": {"flow": HUGE}},
+        {"streams": "x" * 200},
+        {"training": {"epochs": HUGE}},
+        {"training": {"batch_size": HUGE}},
+        {"training": {"learning_rate": HUGE**20}},
+        {"methods": [{"name": "npe", "members": HUGE}]},
+        {"methods": [{"name": "npe", "epochs": HUGE}]},
+        {"runs": 1_000_000},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_counts_beyond_all_bounds_are_refused_without_a_plan(change):
+    (key,) = change
+    word = {"training": "epochs|batch_size|learning_rate", "methods": "members|epochs"}.get(key, f"{key}|cells")
+    with pytest.raises(GridError, match=word) as refused:
+        load_grid(TINY | change)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{a = " * 10_000,
+        "runs = " + "9" * 5000,
+        'tasks = ["slcp[x=' + "[" * 100_000 + ']"]',
+        "",
+        "tasks = 3",
+    ],
+    ids=["lists", "tables", "digits", "an entry", "empty", "a number"],
+)
+def test_texts_that_are_no_grids_are_refused(text, tmp_path):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(GridError):
+        load_grid(tmp_path / "mine.toml")
+    result = CliRunner().invoke(app, ["run", "--grid", str(tmp_path / "mine.toml"), "--dry-run", "--epochs", "3"])
+    assert result.exit_code == 2 and result.output.startswith("equipoise: ") and len(result.output) < 1000
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": 3, "grid": ' + '{"a":' * 100_000])
+def test_a_stored_grid_that_is_nested_deeply_is_damaged(text, tmp_path):
+    (tmp_path / "grid.json").write_text(text)
+    with pytest.raises(DamagedFile, match=r"grid\.json"):
+        stored_grid(Folder(tmp_path))

@@ -311,3 +311,45 @@ def test_one_array_lies_in_its_own_file(tmp_path) -> None:
         made.create_dataset("x", (10,), "u1", external=[(str(tmp_path / "secret"), 0, 10)])
     with pytest.raises(ValueError, match="another file"):
         readers.read_array(tmp_path / "observed.h5", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("theta,x\n1,2\n1,2,3\n", "line 3 of .* has 3 values, and its head names 2 columns"),
+        ("theta,x\n1,2,3\n4,5,6\n", "line 2 of .* has 3 values"),
+        ("theta,x_0,x_1\n1,2,3\n1,2\n", "line 3 of .* has 2 values"),
+        ("theta,x\n1,2,\n3,4,\n", "line 2 of .* has 3 values"),
+        ("theta,x,x\n1,2,3\n", "several columns called 'x'"),
+        ("theta,theta,x\n1,2,3\n", "several columns called 'theta'"),
+        ("theta,x\n", "has no rows"),
+        (",".join(f"x_{i}" for i in range(10**6)) + "\n", "1,000,000 columns, and 20,000 are the most"),
+    ],
+    ids=["longer", "all longer", "shorter", "trailing comma", "twice", "theta twice", "no rows", "a million columns"],
+)
+def test_tables_whose_columns_are_not_what_they_seem(text, message, tmp_path) -> None:
+    (tmp_path / "pairs.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        eq.read_simulations(tmp_path / "pairs.csv")
+
+
+def test_tables_with_quotes_blank_lines_and_marks(tmp_path) -> None:
+    (tmp_path / "pairs.csv").write_bytes(b'\xef\xbb\xbftheta,x,note\r\n1,2,"a\r\nb"\r\n\r\n3,4,c\r\n')
+    pairs = eq.read_simulations(tmp_path / "pairs.csv")
+    assert pairs.theta.tolist() == [[1.0], [3.0]] and pairs.x.tolist() == [[2.0], [4.0]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": v} for v in (0, -1, 1.5, True, "2", 10**30)]
+    + [{"x_shape": v} for v in ("2", 2, (1.0,), (-1,), (10**30,))]
+    + [{"theta_columns": v} for v in (3, [], [3], ["nothing"])]
+    + [{"on_invalid": v} for v in (3, None, "keeps")],
+    ids=str,
+)
+def test_options_are_refused_by_name(wrong, tmp_path) -> None:
+    (tmp_path / "pairs.csv").write_text("theta,x\n1,2\n3,4\n")
+    (name,) = wrong
+    word = {"n": r"\bn is|were asked for", "x_shape": "x_shape|reshaped", "theta_columns": "column"}.get(name, name)
+    with pytest.raises((ValueError, TypeError), match=word):
+        eq.read_simulations(tmp_path / "pairs.csv", **wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import warnings
 
@@ -387,10 +388,16 @@ def test_a_private_generator_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n": 0}, ValueError, "n should be"),
-        ({"n": 2.5}, ValueError, "n should be"),
-        ({"workers": 0}, ValueError, "workers should be"),
-        ({"seed": -1}, ValueError, "seed"),
+        *(({"n": v}, (ValueError, TypeError), "n is a whole") for v in (0, 2.5, -1, True, "5", None, math.nan, 10**30)),
+        *(({"workers": v}, (ValueError, TypeError), "workers is") for v in (0, -2, 1.5, True, "2", None, 10**30)),
+        *(({"seed": v}, (ValueError, TypeError), "seed") for v in (-1, 0.5, True, "0", None, 10**30)),
+        *(({"block_size": v}, (ValueError, TypeError), "block_size") for v in (-1, 1.5, True, "2", 10**30)),
+        *(({"storage": v}, (ValueError, TypeError), "storage") for v in (3, "", [], object())),
+        *(({"store": v}, (ValueError, TypeError), "store") for v in (3, b"a", [], "a\0b")),
+        *(({n: v}, TypeError, n) for n in ("verify", "same_simulator", "progress") for v in (0, "no", math.nan, [])),
+        *(({"batched": v}, (ValueError, TypeError), "batched") for v in (0, "no", math.nan, [])),
+        *(({"array": v}, (ValueError, TypeError), "array") for v in (3, [], np.zeros(3))),
+        *(({"names": v}, ValueError, "names") for v in ("ab", ["a"], ["a", "a"], 3)),
         ({"on_invalid": "ignore"}, ValueError, "on_invalid"),
         ({"storage": "float16"}, ValueError, "storage"),
         ({"array": "jax"}, ValueError, "array"),

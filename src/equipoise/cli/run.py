@@ -66,6 +66,8 @@ def choose_grid(
     if protocol is not None and protocol not in PROTOCOLS:
         raise GridError(did_you_mean(protocol, ("paper", "released"), "protocol"))
     values, name = read_toml(grid or (protocol if protocol in ("paper", "released") else "demo"))
+    if missing := [a for a in ("tasks", "methods", "budgets") if a not in values and not changes.get(a)]:
+        raise GridError(f"{grid} lacks {missing[0]!r}; a grid needs tasks, methods and budgets")
     changes = changes | {"protocol": protocol}
     if epochs is not None:
         stored = values.get("training", {})

@@ -132,9 +132,12 @@ def simulate(
     n, seed = whole_number("n", n, 1, MOST), seed_number("seed", seed)
     all_cores = isinstance(workers, int) and workers == -1
     workers = cores() if all_cores else whole_number("workers", workers, 1, MOST_WORKERS)
-    for flag, value in (("same_simulator", same_simulator), ("verify", verify), ("progress", progress)):
-        if not (flag == "progress" and value is None):
-            true_or_false(flag, value)
+    flags = {"same_simulator": same_simulator, "verify": verify}
+    flags |= {name: v for name, v in (("progress", progress), ("batched", batched)) if v is not None}
+    for flag, value in flags.items():
+        true_or_false(flag, value)
+    if array is not None:
+        one_of("array", array, ("torch", "numpy"))
     if storage is not None:
         one_of("storage", storage, STORAGES)
     storage = storage or str(getattr(getattr(simulator, "__self__", None), "storage", "float32"))
