@@ -125,7 +125,7 @@ def _text_numbers(path: Path) -> np.ndarray:
         lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
         rows = [[float(word) for word in line.split()] for line in lines if not line.startswith("#")]
     except ValueError as error:
-        raise ValueError(f"{path} is not numbers: {error}") from error
+        raise ValueError(f"{path} is not numbers: {str(error)[:200]}") from error
     rows = [row for row in rows if row]
     return np.array(rows if len({len(row) for row in rows}) == 1 else [v for row in rows for v in row])
 

@@ -101,8 +101,17 @@ def labels_of(ds: xr.Dataset) -> Labels:
         {t: tasks.get(t) or _with_options(t, TASKS.get(t.partition("[")[0])) for t in _values(ds, "task")},
         rows,
         [int(b) for b in _values(ds, "budget")],
-        {t: json.loads(names) for t, names in _column(ds, "task", "parameters").items()},
+        {t: _names(text) for t, text in _column(ds, "task", "parameters").items()},
     )
+
+
+def _names(text: str) -> list[str]:
+    """The names of a task's parameters, from JSON; none where it is something else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def _rows(ds: xr.Dataset) -> dict[str, MethodRow]:

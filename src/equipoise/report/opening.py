@@ -42,10 +42,44 @@ def open_results(results: xr.Dataset | str | Path) -> xr.Dataset:
         )
     if "coverage" not in ds:
         raise ValueError("these results have no coverage: nothing was diagnosed")
+    _check(ds)
     if not np.isfinite(ds["coverage"].values).any():
         raise ValueError("no cell of these results is finished: run the grid first")
     ds = ds.transpose(*CELL, "level", ...)
     return ds.assign({name: _text(ds[name]) for name in ds.data_vars if ds[name].dtype.kind in "OUS"})
+
+
+#: What is drawn and told of a cell, by its dimensions besides those of the cell; all but texts are numbers.
+SHOWN: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("level",): ("coverage", "coverage_lower", "coverage_upper"),
+    (): (
+        "coverage_auc", "coverage_auc_se", "verdict", "verdict_holm", "verdict_p_value", "certificate_p_value",
+        "pairs_to_settle", "nominal_log_prob", "nominal_log_prob_se", "information_kept", "balancing_error",
+        "balance_signed", "balance_signed_se", "leakage", "entropy", "epochs", "train_seconds", "diverged_members",
+    ),
+    ("member",): ("member_coverage_auc", "member_nominal_log_prob", "member_balancing_error", "member_verdict"),
+    ("member", "level"): ("member_coverage",),
+    ("epoch",): ("train_loss", "validation_loss", "balance"),
+}  # fmt: skip
+
+
+def _check(ds: xr.Dataset) -> None:
+    """Raise ValueError where a variable that is shown is not what it is called, or the axes are no labels."""
+    if "coverage_auc" not in ds:
+        raise ValueError("these results have no coverage_auc: they are not what `equipoise run` writes")
+    for dims, names in SHOWN.items():
+        for name in (n for n in names if n in ds):
+            kinds = "OUS" if name.endswith(("verdict", "verdict_holm")) else "fiub"
+            if set(ds[name].dims) != {*CELL, *dims} or ds[name].dtype.kind not in kinds:
+                raise ValueError(
+                    f"{name} of these results has the dimensions {ds[name].dims} and dtype {ds[name].dtype}: they are "
+                    "not what `equipoise run` writes"
+                )
+    for name, kinds in (("task", "OUS"), ("method", "OUS"), ("budget", "iu"), ("run", "iu"), ("level", "f")):
+        if name not in ds.coords or ds[name].dtype.kind not in kinds or not ds.indexes[name].is_unique:
+            raise ValueError(
+                f"the labels of {name} are missing in these results, of another kind, or not all different"
+            )
 
 
 def _text(values: xr.DataArray) -> xr.DataArray:

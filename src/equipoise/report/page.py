@@ -152,7 +152,7 @@ def _config(ds: xr.Dataset) -> str:
     text = str(ds.attrs.get("config", ""))
     try:
         config = dict(json.loads(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return text
     lines = (f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in config.items())
     return "{\n" + ",\n".join(lines) + "\n}"
