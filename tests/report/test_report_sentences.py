@@ -154,3 +154,23 @@ def test_no_results_at_all(tmp_path) -> None:
     (tmp_path / "model.json").touch()
     with pytest.raises(FileNotFoundError, match="is a saved posterior, which `equipoise diagnose` judges"):
         open_results(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["coverage", "coverage_auc", "verdict", "nominal_log_prob"])
+@pytest.mark.parametrize("kind", ["a scalar", "another dimension", "another kind"])
+def test_results_whose_variables_are_not_what_they_are_called(name, kind) -> None:
+    ds = synthetic_results()
+    other = np.zeros(ds[name].shape) if ds[name].dtype.kind in "OUS" else np.full(ds[name].shape, "x", dtype=object)
+    given = {"a scalar": ((), 1.0), "another dimension": ("other", [1.0]), "another kind": (ds[name].dims, other)}[kind]
+    with pytest.raises(ValueError, match=f"{name} of these results"):
+        open_results(ds.assign({name: given}))
+
+
+def test_results_with_equal_or_strange_labels() -> None:
+    ds = synthetic_results()
+    for name in ("method", "budget"):
+        for labels in (np.repeat(ds[name].values[:1], ds.sizes[name]), np.arange(ds.sizes[name]) + 0.5):
+            with pytest.raises(ValueError, match=f"labels of {name}"):
+                open_results(ds.assign_coords({name: labels}))
+    with pytest.raises(ValueError, match="no coverage_auc"):
+        open_results(ds.drop_vars("coverage_auc"))

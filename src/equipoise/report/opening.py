@@ -64,7 +64,7 @@ SHOWN: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def _check(ds: xr.Dataset) -> None:
-    """Raise ValueError where a variable that is shown is not what it is called, or the axes are no labels."""
+    """Raise ValueError where a variable that is shown is not what it is called, or the labels of an axis are none."""
     if "coverage_auc" not in ds:
         raise ValueError("these results have no coverage_auc: they are not what `equipoise run` writes")
     for dims, names in SHOWN.items():
@@ -76,10 +76,8 @@ def _check(ds: xr.Dataset) -> None:
                     "not what `equipoise run` writes"
                 )
     for name, kinds in (("task", "OUS"), ("method", "OUS"), ("budget", "iu"), ("run", "iu"), ("level", "f")):
-        if name not in ds.coords or ds[name].dtype.kind not in kinds or not ds.indexes[name].is_unique:
-            raise ValueError(
-                f"the labels of {name} are missing in these results, of another kind, or not all different"
-            )
+        if name in ds.coords and (ds[name].dtype.kind not in kinds or not ds.indexes[name].is_unique):
+            raise ValueError(f"the labels of {name} in these results are of another kind, or not all different")
 
 
 def _text(values: xr.DataArray) -> xr.DataArray:
