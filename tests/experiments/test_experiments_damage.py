@@ -164,6 +164,10 @@ def _about(name, value):
 #: What somebody else's stack may have, under a digest that is right.
 FOREIGN = {
     "a missing variable": lambda header, arrays: arrays.pop("verdict_p_value"),
+    "a missing variable, said to be of an earlier version": lambda header, arrays: (
+        header.__setitem__("format", 2),
+        arrays.pop("verdict_p_value"),
+    ),
     "no cells": lambda header, arrays: arrays.pop("cell"),
     "no levels": lambda header, arrays: arrays.pop("level"),
     "no method": lambda header, arrays: arrays.pop("method"),

@@ -178,7 +178,8 @@ class Folder:
 
     def read_stack(self, identity: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The attributes and the variables of a finished stack, which are not to be written to."""
-        return _read_stack(self.stack_file(identity))
+        file = self.stack_file(identity)
+        return _read_stack(file, checked=_is_finished(file))
 
     def attributes(self, identity: str) -> dict[str, Any]:
         """The attributes of a finished stack."""
@@ -304,12 +305,14 @@ def _named(path: Path) -> Iterator[None]:
         raise DamagedFile(f"{path} is no stack ({why}): remove it, and `equipoise run` computes it again") from error
 
 
-def _read_stack(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The attributes and the variables of a stack's file."""
+def _read_stack(file: Path, checked: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The attributes and the variables of a stack's file; whether they are a stack's is checked unless it is known."""
     with _named(file):
         found = unpack(file.read_bytes()[: -len(MARK) - DIGEST]) or _read_netcdf(file)
         number = int(found[0]["format"])
     _check_format(file, number)
+    if checked:
+        return found
     with _named(file):
         check_stored(file.stem, *found, complete=number == FORMAT)
     return found

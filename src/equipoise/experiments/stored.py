@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.diagnostics.verdicts import CERTIFIED, INCONCLUSIVE, OVERCONFIDENT
+from equipoise.support.words import shown
 from equipoise.training.settings import MOST_MEMBERS
 
 from .cells import stack_identity
@@ -24,8 +25,20 @@ from .gallery import SIDE
 from .records import CELL_VARIABLES, EPOCHS, LEVELS, SECOND, TASK_VARIABLES, TEMPERED
 
 WORDS = (OVERCONFIDENT, INCONCLUSIVE, CERTIFIED)
-#: Variables that a stack may lack: those that its grid did not ask for.
-OPTIONAL = frozenset({*SECOND, *TEMPERED})
+#: Variables that every stack has, and those that stacks of earlier versions have too; others a grid may not ask for.
+ALWAYS = tuple(name for name in CELL_VARIABLES if name not in SECOND and name not in TEMPERED)
+EARLIER = (
+    "coverage", "coverage_auc", "coverage_auc_se", "verdict", "verdict_p_value", "certificate_p_value",
+    "nominal_log_prob", "information_kept", "balancing_error",
+)  # fmt: skip
+#: The dimensions of each variable, and the levels.
+DIMS: dict[str, tuple[str, ...]] = {
+    **{name: ("cell", *dims) for name, dims in CELL_VARIABLES.items()},
+    **TASK_VARIABLES,
+    "method": ("cell",), "run": ("cell",), "picture": ("picture",),
+    "gallery_density": ("picture", "grid_0", "grid_1"),
+}
+GRID = np.linspace(0, 1, LEVELS)
 
 
 def check_stored(identity: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], complete: bool) -> None:
@@ -39,9 +52,10 @@ def check_stored(identity: str, header: Mapping[str, Any], arrays: Mapping[str, 
     """
     if missing := [name for name in ATTRIBUTES if name not in header]:
         raise ValueError(f"the attribute {missing[0]!r} is missing")
-    for name, is_right in (ATTRIBUTES | LATER).items():
-        if name in header and not is_right(header[name]):
-            raise ValueError(f"the attribute {name} is {str(header[name])[:80]!r}")
+    for name, value in header.items():
+        is_right = ATTRIBUTES.get(name) or LATER.get(name)
+        if is_right is not None and not is_right(value):
+            raise ValueError(f"the attribute {name} is {shown(value)}")
     for name in ("cell", "method", "run", "epoch", "level"):
         if name not in arrays or arrays[name].ndim != 1:
             raise ValueError(f"{name!r} is missing, or is no list")
@@ -51,26 +65,24 @@ def check_stored(identity: str, header: Mapping[str, Any], arrays: Mapping[str, 
     epochs = arrays["epoch"]
     if not 0 < len(epochs) <= EPOCHS or epochs.dtype.kind != "i" or epochs[0] < 0 or (np.diff(epochs) <= 0).any():
         raise ValueError("epoch is no ascending list of epochs")
-    if not np.array_equal(arrays["level"], np.linspace(0, 1, LEVELS)):
+    if not np.array_equal(arrays["level"], GRID):
         raise ValueError(f"level is not the {LEVELS} levels from 0 to 1")
     sizes = {"cell": len(cells), "member": header["members"], "level": LEVELS, "epoch": len(epochs)}
     sizes |= {"parameter": 2, "grid_0": SIDE, "grid_1": SIDE, "picture": arrays.get("picture", np.empty(0)).size}
-    wanted = {name: ("cell", *dims) for name, dims in CELL_VARIABLES.items()}
-    if complete and (missing := [name for name in wanted if name not in OPTIONAL and name not in arrays]):
+    if missing := [name for name in (ALWAYS if complete else EARLIER) if name not in arrays]:
         raise ValueError(f"the variable {missing[0]!r} is missing")
-    wanted |= {"method": ("cell",), "run": ("cell",), "picture": ("picture",)} | TASK_VARIABLES
-    wanted |= {"gallery_density": ("picture", "grid_0", "grid_1")}
-    for name in wanted.keys() & arrays.keys():
-        _check_variable(name, arrays[name], tuple(sizes[d] for d in wanted[name]))
+    for name, values in arrays.items():
+        if name in DIMS:
+            _check_variable(name, values, tuple(sizes[d] for d in DIMS[name]))
 
 
 def _check_variable(name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
-    kind = "O" if name in TEXTS or name.endswith("verdict") else "i" if name == "run" else "f"
+    kind = "O" if name in TEXTS else "i" if name == "run" else "f"
     if values.shape != shape or values.dtype.kind != kind:
         raise ValueError(f"{name} has shape {values.shape} and dtype {values.dtype}, not {shape} of kind {kind!r}")
     if name.endswith("verdict") and not set(values.ravel().tolist()) <= {"", *WORDS}:
         raise ValueError(f"{name} is none of {', '.join(WORDS)}")
-    if name.endswith(("coverage", "p_value")) and not bool(((values >= 0) & (values <= 1) | np.isnan(values)).all()):
+    if name.endswith(("coverage", "p_value")) and bool(((values < 0) | (values > 1)).any()):
         raise ValueError(f"{name} is not between 0 and 1")
     if name == "run" and int(values.min()) < 0:
         raise ValueError("run is negative")
@@ -114,5 +126,8 @@ LATER: dict[str, Callable[[Any], bool]] = {
     "cost": lambda value: _is_number(value) and value > 0,
     "steps": lambda value: (type(value) is float and math.isnan(value)) or _is_number(value),  # NaN: all were lost
 }
-#: Variables that are texts, besides the verdicts.
-TEXTS = frozenset({"cell", "method", "picture", "task_label", "task_parameters", "gallery_x"})
+#: Variables that are texts.
+TEXTS = frozenset({
+    "method", "picture", "task_label", "task_parameters", "gallery_x",
+    *(name for name in CELL_VARIABLES if name.endswith("verdict")),
+})  # fmt: skip
