@@ -35,7 +35,9 @@ EARLIER = (
 DIMS: dict[str, tuple[str, ...]] = {
     **{name: ("cell", *dims) for name, dims in CELL_VARIABLES.items()},
     **TASK_VARIABLES,
-    "method": ("cell",), "run": ("cell",), "picture": ("picture",),
+    "method": ("cell",),
+    "run": ("cell",),
+    "picture": ("picture",),
     "gallery_density": ("picture", "grid_0", "grid_1"),
 }
 GRID = np.linspace(0, 1, LEVELS)
