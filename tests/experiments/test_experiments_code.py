@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.experiments import Folder, GridError, load_grid, read_results, run_grid, state_of, write_results
+from equipoise.experiments.cells import stack_identity
 
 #: The task of an attacker: as a module that the working directory holds, and as a program by way of `os.system`.
 NAMES = ("evil:Task", "evil.py:Task", 'os:system[command="touch ran"]')
@@ -66,7 +67,7 @@ def test_a_stored_stack_is_data(name, stored) -> None:
         ds = xr.load_dataset(stored.stack_file(identity), engine="h5netcdf").assign_attrs(task=name)
         cells = [f"{i}{cell[1:]}" for i, cell in enumerate(ds["cell"].values)]
         stored.stack_file(identity).unlink()
-        stored.write_stack(f"0{identity[1:]}", ds.assign_coords(cell=cells))
+        stored.write_stack(stack_identity(cells), ds.assign_coords(cell=cells))
     for command in ("status", "report", "figures"):
         _command(command, stored.path)
     _command("merge", stored.path, "--out", "merged")

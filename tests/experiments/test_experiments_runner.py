@@ -185,7 +185,7 @@ def test_what_finished_stacks_took_says_what_others_will(tmp_path):
     about = {"network": "classifier", "embedded": 0, "device": "cpu", "cost": 100.0, "seconds": 20.0}
     run = Execution("cpu")
     assert _expected_seconds(second, folder, run) == most
-    other, gpu, old = stacks_of(load_grid(TINY | {"budgets": [128, 256, 512], "methods": ["nre"], "runs": 1}))
+    other, gpu, old = stacks_of(load_grid(TINY | {"budgets": [256, 512, 1024], "methods": ["nre"], "runs": 1}))
     folder.write_stack(other.identity, blank(other, **about | {"network": "flow"}))
     folder.write_stack(gpu.identity, blank(gpu, **about | {"device": "cuda"}))
     folder.write_stack(old.identity, blank(old))  # of a version that did not keep them
