@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import xarray as xr
-from blank_stacks import blank
 from safetensors import safe_open
 
 import equipoise as eq
@@ -172,6 +171,9 @@ def simulate_final(folder: Path) -> Any:
 def quick_stack(stack: Any, folder: Folder, *how: Any) -> None:
     """Stands for the computation of a stack, which takes a second or two."""
     time.sleep(0.01)
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))  # as a script it knows its own directory alone
+    from blank_stacks import blank
+
     folder.write_stack(stack.identity, blank(stack))
 
 
