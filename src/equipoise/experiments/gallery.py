@@ -6,7 +6,7 @@ cells of a fixed grid over the prior's box, kept with eight significant bits, of
 
 from __future__ import annotations
 
-__all__ = ["FINE", "SIDE", "gallery", "observation", "picture_points"]
+__all__ = ["FINE", "gallery", "observation", "picture_points"]
 
 import json
 from collections.abc import Mapping
@@ -21,10 +21,8 @@ from equipoise.simulations import simulate
 from equipoise.tasks import Task
 
 from .cells import Cell, Stack
-from .records import coarse
+from .records import SIDE, coarse
 
-#: Cells per side.
-SIDE = 100
 #: Points per side of a cell.
 FINE = 2
 #: Bits that are kept of a density.

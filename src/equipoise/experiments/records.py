@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 EPOCHS = 100
 #: Levels at which coverage is kept.
 LEVELS = 101
+#: Cells per side of a picture of a posterior.
+SIDE = 100
 Dims = tuple[str, ...]
 #: Of a diagnosis, for the posterior of a run: names as `diagnose` has them, and dimensions besides those of the cell.
 DIAGNOSTICS: dict[str, Dims] = {v.name: v.dims[1:] for v in VARIABLES if v.kept}

@@ -21,8 +21,7 @@ from equipoise.support.words import shown
 from equipoise.training.settings import MOST_MEMBERS
 
 from .cells import stack_identity
-from .gallery import SIDE
-from .records import CELL_VARIABLES, EPOCHS, LEVELS, SECOND, TASK_VARIABLES, TEMPERED
+from .records import CELL_VARIABLES, EPOCHS, LEVELS, SECOND, SIDE, TASK_VARIABLES, TEMPERED
 
 WORDS = (OVERCONFIDENT, INCONCLUSIVE, CERTIFIED)
 #: Variables that every stack has, and those that stacks of earlier versions have too; others a grid may not ask for.
