@@ -927,9 +927,9 @@ FILES = ["directory", "nothing-there", "empty", "junk.npz", "junk.h5", "deep.jso
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
+def prepared(tmp_path_factory):
     """A model, pairs, and files that are none; and the commands with arguments that are right."""
-    path = tmp_path_factory.mktemp("workplace")
+    path = tmp_path_factory.mktemp("prepared")
     theta = BoxUniform([0.0, 0.0], [1.0, 1.0]).sample((60,))
     np.savez(path / "pairs.npz", theta=theta, x=theta + 0.1)
     np.save(path / "x.npy", np.zeros(2))
@@ -966,8 +966,8 @@ def refused(arguments, word):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", OPTIONS)
-def test_numbers_that_are_none_are_refused_by_the_name_of_their_option(command, workplace, monkeypatch):
-    path, commands = workplace
+def test_numbers_that_are_none_are_refused_by_the_name_of_their_option(command, prepared, monkeypatch):
+    path, commands = prepared
     monkeypatch.chdir(path)
     for option, values in OPTIONS[command].items():
         for value in values:
@@ -975,8 +975,8 @@ def test_numbers_that_are_none_are_refused_by_the_name_of_their_option(command, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_files_that_are_none_are_refused_by_name(workplace, monkeypatch):
-    path, commands = workplace
+def test_files_that_are_none_are_refused_by_name(prepared, monkeypatch):
+    path, commands = prepared
     monkeypatch.chdir(path)
     for file in FILES:
         name = "nul" if "\0" in file else re.escape(file[:100])
@@ -991,8 +991,8 @@ def test_files_that_are_none_are_refused_by_name(workplace, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_outputs_that_cannot_be_written_are_refused_by_the_name_of_their_option(workplace, monkeypatch):
-    path, commands = workplace
+def test_outputs_that_cannot_be_written_are_refused_by_the_name_of_their_option(prepared, monkeypatch):
+    path, commands = prepared
     monkeypatch.chdir(path)
     for file in ("empty", "/proc/x/y", "a" * 300, "nul\0"):
         refused(
