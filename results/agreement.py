@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["READING_ERROR", "against_published", "agreement", "agrees", "systematic"]
+__all__ = ["READING_ERROR", "again", "against_published", "agreement", "agrees", "largest_budget", "systematic"]
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from claims import PLAIN
-from formats import signed, table
+from claims import LARGEST, PLAIN
+from formats import counted, signed, table
 from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, optional, published
 
 #: The largest error of a number read off the published figure.
@@ -43,6 +44,8 @@ def against_published(task: str, folder: Path) -> str:
     if task not in ours.tasks:
         raise Missing(f"`results/released.nc` has nothing of {TASKS[task]}")
     levels, best = ours.ds["level"].values, optional("paper", folder)
+    second = optional("released_again", folder)
+    recipe = {} if second is None else by_released_recipe(second)
     rows = []
     for key, theirs in published().items():
         if key[0] != task:
@@ -50,17 +53,18 @@ def against_published(task: str, folder: Path) -> str:
         other = best.settings.get(key) if best is not None else None
         start = [figure_name(key[1]), f"{key[2]:,}", signed(theirs)]
         last = signed(figure_auc(other, levels)) if other is not None else "–"
+        twice = [signed(figure_auc(recipe[key], levels)) if key in recipe else "–"] if recipe else []
         s = ours.settings.get(key)
         if s is None:
-            rows.append([*start, "–", "–", "–", "not computed", last])
+            rows.append([*start, "–", "–", "–", "not computed", last, *twice])
             continue
         low, high = s.ends("coverage_auc")
         middle = figure_auc(s, levels)
         runs = f"{signed(low)} … {signed(high)}"
         yes = "yes" if agrees(s, middle, theirs) else "**no**"
-        rows.append([*start, signed(middle), runs, signed(middle - theirs), yes, last])
+        rows.append([*start, signed(middle), runs, signed(middle - theirs), yes, last, *twice])
     head = ["", "budget", "published", "ours, last weights", "our runs", "difference", "agrees", "ours, best weights"]
-    return table(head, rows)
+    return table([*head, "second runs, released recipe"] if recipe else head, rows)
 
 
 def agreement(folder: Path) -> str:
@@ -70,24 +74,26 @@ def agreement(folder: Path) -> str:
     difference of two medians of five has variance 2 · 0.287 σ², with σ the standard deviation of our runs.
     """
     ours, best = opened("released", folder), optional("paper", folder)
-    keys = [k for k in published() if k in ours.settings]
+    keys, levels = [k for k in published() if k in ours.settings], ours.ds["level"].values
     if not keys:
         raise Missing("no published setting is in `results/released.nc`")
-    columns = [_counts(ours, keys)]
+    columns = {"released protocol, last weights": _counts(ours.settings, keys, levels)}
     if best is not None:
-        columns.append(_counts(best, [k for k in keys if k in best.settings]))
-    columns.append(_replicates(ours, keys))
-    rows = [[name, *(column.get(name, "–") for column in columns)] for name in columns[0]]
-    heads = ["released protocol, last weights", "text's protocol, best weights", "two exact replicates"]
-    head = ["", *(heads if best is not None else [heads[0], heads[2]])]
-    return f"{table(head, rows)}\n\n{_outliers(ours, keys)}"
+        there = [k for k in keys if k in best.settings]
+        columns["text's protocol, best weights"] = _counts(best.settings, there, levels)
+    columns["two exact replicates"] = _replicates(ours.settings, keys)
+    return f"{_beside(columns)}\n\n{_outliers(ours, keys)}"
 
 
-def _counts(results: Results, keys: Sequence[Key]) -> dict[str, str]:
-    levels = results.ds["level"].values
-    middles = np.array([figure_auc(results.settings[k], levels) for k in keys])
+def _beside(columns: Mapping[str, Mapping[str, str]]) -> str:
+    first = next(iter(columns.values()))
+    return table(["", *columns], [[name, *(column.get(name, "–") for column in columns.values())] for name in first])
+
+
+def _counts(settings: Mapping[Key, Setting], keys: Sequence[Key], levels: np.ndarray) -> dict[str, str]:
+    middles = np.array([figure_auc(settings[k], levels) for k in keys])
     theirs = np.array([published()[k] for k in keys])
-    agree = np.array([agrees(results.settings[k], m, t) for k, m, t in zip(keys, middles, theirs, strict=True)])
+    agree = np.array([agrees(settings[k], m, t) for k, m, t in zip(keys, middles, theirs, strict=True)])
     gap, clear = np.abs(middles - theirs), np.abs(theirs) > READING_ERROR
     plain = np.array([k[1] in PLAIN and k[0] != "two_moons" for k in keys])
     same = np.sign(middles) == np.sign(theirs)
@@ -103,9 +109,9 @@ def _counts(results: Results, keys: Sequence[Key]) -> dict[str, str]:
     }
 
 
-def _replicates(results: Results, keys: Sequence[Key]) -> dict[str, str]:
+def _replicates(settings: Mapping[Key, Setting], keys: Sequence[Key]) -> dict[str, str]:
     spread = [
-        max(float(np.std(results.settings[k].numbers["coverage_auc"], ddof=1)), 1e-9) * math.sqrt(2 * MEDIAN_OF_FIVE)
+        max(float(np.std(settings[k].numbers["coverage_auc"], ddof=1)), 1e-9) * math.sqrt(2 * MEDIAN_OF_FIVE)
         for k in keys
     ]
     expected = {w: sum(math.erf(w / s / math.sqrt(2)) for s in spread) for w in (READING_ERROR, SCATTERED)}
@@ -134,8 +140,8 @@ def _outliers(ours: Results, keys: Sequence[Key]) -> str:
 
 
 def systematic(folder: Path) -> str:
-    """The mean difference from the published numbers, by method, Two Moons left out."""
-    ours = opened("released", folder)
+    """The mean difference of the first runs from the published numbers, by method, Two Moons left out."""
+    ours = Results("released", folder)
     levels, rows = ours.ds["level"].values, []
     for method in ours.methods:
         keys = [k for k in published() if k[1] == method and k in ours.settings and k[0] != "two_moons"]
@@ -146,3 +152,59 @@ def systematic(folder: Path) -> str:
     if not rows:
         raise Missing("no published setting is in `results/released.nc`")
     return table(["", "cells", "ours higher", "ours lower", "mean difference"], rows)
+
+
+# --- the second runs --------------------------------------------------------------------------------------------------
+
+
+def by_released_recipe(results: Results) -> dict[Key, Setting]:
+    """The settings that were judged by the released recipe as well, with its coverage in the place of ours."""
+    return {
+        key: dataclasses.replace(
+            s, curve=s.released_curve, numbers=s.numbers | {"coverage_auc": s.numbers["released_coverage_auc"]}
+        )
+        for key, s in results.settings.items()
+        if s.released_curve is not None
+    }
+
+
+def again(folder: Path) -> str:
+    """Both sets of runs beside the published numbers, the second judged by our ranks and by the released recipe."""
+    first, second = Results("released", folder), Results("released_again", folder)
+    levels, recipe = second.ds["level"].values, by_released_recipe(second)
+    keys = [k for k in published() if k in recipe]
+    both = [k for k in keys if k in first.settings]
+    columns = {
+        "first runs": _counts(first.settings, both, levels),
+        "second runs": _counts(second.settings, keys, levels),
+        "second runs, released recipe": _counts(recipe, keys, levels),
+        "two exact replicates": _replicates(second.settings, keys),
+    }
+    rows = []
+    for method in [m for m in first.methods if m in {k[1] for k in both}]:
+        mine = [k for k in both if k[1] == method]
+        gaps = [
+            signed(float(np.mean([figure_auc(settings[k], levels) - published()[k] for k in mine])))
+            for settings in (first.settings, second.settings, recipe)
+        ]
+        rows.append([figure_name(method), f"{len(mine)}", *gaps])
+    head = ["mean of ours − published", "cells", "first runs", "second runs", "second runs, released recipe"]
+    return f"{_beside(columns)}\n\n{table(head, rows)}"
+
+
+def largest_budget(folder: Path) -> str:
+    """The published numbers at 131,072 simulations beside ours, by our ranks and by the released recipe."""
+    second = opened("released_again", folder)
+    levels, recipe, rows = second.ds["level"].values, by_released_recipe(second), []
+    for (task, method, budget), theirs in published().items():
+        s = second.settings.get((task, method, budget))
+        if s is not None and budget == LARGEST:
+            low, high = s.ends("coverage_auc")
+            middle = figure_auc(s, levels)
+            verdict = counted(s.verdicts)
+            other = signed(figure_auc(recipe[s.task, s.method, s.budget], levels))
+            numbers = [signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", other]
+            agree = "yes" if agrees(s, middle, theirs) else "**no**"
+            rows.append([f"{figure_name(method)}, {TASKS[task]}", *numbers, agree, verdict])
+    head = [f"{LARGEST:,} simulations", "published", "ours", "our runs", "released recipe", "agrees", "verdicts"]
+    return table(head, rows)

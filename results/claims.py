@@ -15,7 +15,7 @@ defines "more conservative".
 
 from __future__ import annotations
 
-__all__ = ["CLAIMS", "SMALL", "Case", "Claim", "decide", "exceptions"]
+__all__ = ["CLAIMS", "LARGEST", "SMALL", "Case", "Claim", "decide", "exceptions"]
 
 import dataclasses
 from collections import Counter

@@ -43,7 +43,7 @@ WIDTH = 6.9
 #: Results with the paper's methods, of which all of the package's figures and its report are made.
 GRIDS = ("paper", "released")
 #: The budgets whose coverage curves are drawn: more hide each other.
-COVERAGE_BUDGETS = {"paper": (1024, 8192, 32768, 131072), "released": (1024, 2048, 8192, 32768)}
+COVERAGE_BUDGETS = {"paper": (1024, 8192, 32768, 131072), "released": (1024, 8192, 32768, 131072)}
 #: What planes show of tasks whose settings lie close together: information kept, coverage AUC.
 ZOOMED = {"weinberg": ((0.2, 1.06), (-0.2, 0.2)), "two_moons": ((0.5, 1.03), (-0.22, 0.15))}
 #: Methods that share a panel.

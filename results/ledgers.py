@@ -12,7 +12,7 @@ import xarray as xr
 
 from ablations import CLASSIFIERS
 from formats import options_of, table
-from reading import FILES, TASKS, Missing, Results, optional
+from reading import FILES, TASKS, Missing, Results
 
 #: Microseconds of a step of the authors' loop for one network on one H200 (docs/speed.md). What was not measured
 #: takes the time of the method with the same evaluations: BNRE that of NRE, flows that see two pairs that of BNPE.
@@ -107,9 +107,8 @@ def device_seconds(*ledgers: xr.Dataset) -> list[np.ndarray]:
 
 
 def _opened(folder: Path) -> dict[str, Results]:
-    """The results files that exist."""
-    found = {name: optional(name, folder) for name in FILES}
-    return {name: results for name, results in found.items() if results is not None}
+    """The results files that exist, each by itself."""
+    return {name: Results(name, folder) for name in FILES if (folder / f"{name}.nc").exists()}
 
 
 def _compared(loop: float, busy: float) -> list[str]:

@@ -14,6 +14,7 @@ __all__ = [
     "Missing",
     "Results",
     "Setting",
+    "area_as_read",
     "budgets_of",
     "figure_auc",
     "opened",
@@ -38,7 +39,12 @@ HERE = Path(__file__).parent
 #: What the methods are called.
 LABELS = {name: row.label for name, row in METHODS.items()}
 #: The results that are drawn and tabulated, by the name of their grid.
-FILES = ("paper", "released", "strength", "ablation", "start", "artefact", "leakage", "mixture", "bnre_slcp", "rolls")
+FILES = (
+    "paper", "released", "released_again", "strength", "ablation", "start", "artefact", "leakage", "mixture",
+    "bnre_slcp", "rolls",
+)  # fmt: skip
+#: Results whose larger budgets are in a second file, of runs with other simulations and first weights.
+AGAIN = {"released": "released_again"}
 #: Tasks with two parameters, whose posteriors are drawn.
 GALLERIES = ("slcp", "two_moons", "lotka_volterra", "spatial_sir")
 #: The figure's "BNPE" and "BNPE Init" are the flows trained with the ratio loss.
@@ -58,6 +64,7 @@ class Setting:
         numbers: every number of a run, with shape `(runs,)`, of the computed runs.
         verdicts: of each run, after Holm's correction over all cells of the results.
         curve: the median over runs of the coverage, with shape `(levels,)`.
+        released_curve: the same by the released recipe, where it was judged by that as well.
     """
 
     task: str
@@ -66,6 +73,7 @@ class Setting:
     numbers: dict[str, np.ndarray]
     verdicts: list[str]
     curve: np.ndarray
+    released_curve: np.ndarray | None = None
 
     def median(self, name: str) -> float:
         return float(np.median(self.numbers[name]))
@@ -92,11 +100,8 @@ class Results:
     """
 
     def __init__(self, name: str, folder: Path = HERE) -> None:
-        self.name, self.file = name, folder / f"{name}.nc"
-        if not self.file.exists():
-            raise Missing(f"`results/{name}.nc` is not there")
-        with xr.open_dataset(self.file, engine="h5netcdf") as ds:
-            self.ds = ds.load()
+        self.name = name
+        self.ds = _loaded(name, folder)
 
     @cached_property
     def settings(self) -> dict[tuple[str, str, int], Setting]:
@@ -105,6 +110,7 @@ class Results:
         axes = ("task", "method", "budget", "run")
         numbers = {str(n): v.values for n, v in ds.data_vars.items() if v.dims == axes and v.dtype.kind in "fi"}
         verdicts, coverage = ds["verdict_holm"].values, ds["coverage"].values
+        recipe = ds["released_coverage"].values if "released_coverage" in ds else np.full(coverage.shape, np.nan)
         for t, m, b in np.ndindex(coverage.shape[:3]):
             there = np.isfinite(coverage[t, m, b]).all(-1)
             if there.any():
@@ -114,6 +120,7 @@ class Results:
                     {n: v[t, m, b][there] for n, v in numbers.items()},
                     [str(v) for v in verdicts[t, m, b][there]],
                     np.median(coverage[t, m, b][there], 0),
+                    np.median(recipe[t, m, b][there], 0) if np.isfinite(recipe[t, m, b][there]).all() else None,
                 )
         return found
 
@@ -137,9 +144,12 @@ class Results:
 
 
 def opened(name: str, folder: Path = HERE) -> Results:
-    """A results file, read once as long as it does not change."""
-    file = folder / f"{name}.nc"
-    return _opened(name, folder, file.stat().st_mtime_ns if file.exists() else 0)
+    """The results in a file, read once as long as it does not change, and the larger budgets of a second file.
+
+    `Results(name, folder)` is what the file alone has.
+    """
+    files = [folder / f"{n}.nc" for n in (name, AGAIN.get(name, name))]
+    return _opened(name, folder, *(file.stat().st_mtime_ns if file.exists() else 0 for file in files))
 
 
 def optional(name: str, folder: Path = HERE) -> Results | None:
@@ -151,13 +161,38 @@ def optional(name: str, folder: Path = HERE) -> Results | None:
 
 
 @lru_cache(maxsize=16)
-def _opened(name: str, folder: Path, stamp: int) -> Results:
-    return Results(name, folder)
+def _opened(name: str, folder: Path, *stamps: int) -> Results:
+    results = Results(name, folder)
+    if name in AGAIN and (folder / f"{AGAIN[name]}.nc").exists():
+        results.ds = _with_larger_budgets(results.ds, _loaded(AGAIN[name], folder))
+    return results
+
+
+def _loaded(name: str, folder: Path) -> xr.Dataset:
+    file = folder / f"{name}.nc"
+    if not file.exists():
+        raise Missing(f"`results/{name}.nc` is not there")
+    with xr.open_dataset(file, engine="h5netcdf") as ds:
+        return ds.load()
+
+
+def _with_larger_budgets(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
+    """The first results, and of the second the cells of budgets that the first lack."""
+    there = np.isfinite(second["coverage_auc"]).any(["task", "method", "run"])
+    more = second.sel(budget=[b for b in second["budget"].values[there.values] if b not in first["budget"].values])
+    shared = [
+        str(n) for n, v in more.data_vars.items() if "budget" in v.dims and n in first and "gallery" not in str(n)
+    ]
+    more = more[shared].reset_coords(drop=True)  # the first have the labels
+    nothing = {n: np.nan if more[n].dtype.kind in "fi" else "" for n in shared}
+    more = more.reindex({n: first[n].values for n in ("task", "method")}, fill_value=nothing)
+    cells = first[[n for n, v in first.data_vars.items() if "budget" in v.dims]]
+    return first.drop_dims("budget").merge(xr.concat([cells, more], "budget"))
 
 
 def pictured(name: str, task: str, folder: Path = HERE) -> xr.Dataset:
     """Results of a grid, if they have posteriors of a task to draw."""
-    ds = opened(name, folder).ds
+    ds = Results(name, folder).ds
     if task not in gallery_tasks(ds):
         raise Missing(f"`results/{name}.nc` has no posteriors of {TASKS[task]}")
     return ds
@@ -173,8 +208,12 @@ def figure_auc(setting: Setting, levels: np.ndarray) -> float:
 
     That shows the median over runs at each level, and was read at 0, 0.05, …, 1 and summed by the trapezoidal rule.
     """
+    return area_as_read(setting.curve, levels)
+
+
+def area_as_read(curve: np.ndarray, levels: np.ndarray) -> float:
     at = np.linspace(0, 1, 21)
-    return float(np.trapezoid(np.interp(at, levels, setting.curve) - at, at))
+    return float(np.trapezoid(np.interp(at, levels, curve) - at, at))
 
 
 def published(folder: Path = HERE) -> dict[tuple[str, str, int], float]:

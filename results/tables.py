@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
-from agreement import against_published, agreement, systematic
+from agreement import again, against_published, agreement, largest_budget, systematic
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
@@ -138,6 +138,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "state": state,
         "agreement": agreement,
         "systematic": systematic,
+        "again": again,
+        "largest-budget": largest_budget,
         "weights": weights,
         "judged-twice": judged_twice,
         "bnre-slcp": bnre_on_slcp,

@@ -101,7 +101,7 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", text))
-    others = {"ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls"}
+    others = {"released_again", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls"}
     assert missing == others | {"frontier", "temperatures"}
     assert "](figures/reproduction-auc.png)" in text and "](../figures/reproduction-log-paper.png)" in text
 
@@ -138,6 +138,51 @@ def test_settings_are_the_runs_that_are_there(made_up):
     results.ds = partly
     del results.settings
     assert len(results.settings["slcp", "nre", 1024].verdicts) == 1 and ("slcp", "nre", 8192) not in results.settings
+
+
+@pytest.fixture
+def again(made_up, tmp_path):
+    """Both sets of runs of the released protocol; the second has SLCP at a larger budget, and is judged twice."""
+    for name in ("paper", "released"):
+        (tmp_path / f"{name}.nc").write_bytes((made_up / f"{name}.nc").read_bytes())
+    ds = with_ledger(synthetic_results(("slcp",), METHODS, (1024, 131072), 3, 1, 500, "released", seed=7))
+    ds["released_coverage"] = ds["coverage"] * 0 + LEVELS**2
+    ds["released_coverage_auc"] = ds["coverage_auc"] * 0 - 1 / 6
+    ds.to_netcdf(tmp_path / "released_again.nc", engine="h5netcdf")
+    return tmp_path, ds
+
+
+def test_larger_budgets_of_a_second_file_are_read_with_the_first(again, made_up):
+    folder, second = again
+    both, first = reading.opened("released", folder), reading.Results("released", made_up)
+    assert both.budgets == [1024, 8192, 131072] and set(first.settings) < set(both.settings)
+    added = {k for k in both.settings if k not in first.settings}
+    assert added == {("slcp", m, 131072) for m in METHODS}
+    for key in [("slcp", "nre", 1024), ("two_moons", "brnpe", 8192)]:  # what the first has, is the first's
+        np.testing.assert_array_equal(both.settings[key].curve, first.settings[key].curve)
+        assert both.settings[key].verdicts == first.settings[key].verdicts
+    for m in METHODS:
+        cell, found = second.sel({"method": m, "task": "slcp", "budget": 131072}), both.settings["slcp", m, 131072]
+        np.testing.assert_array_equal(found.numbers["entropy"], cell["entropy"].values)
+        assert found.verdicts == [str(v) for v in cell["verdict_holm"].values]
+    assert reading.Results("released", folder).budgets == [1024, 8192]
+    alone = [ledgers.device_seconds(reading.Results(n, folder).ds) for n in ("paper", "released", "released_again")]
+    assert [len(one[0]) for one in alone] == [2, 2, 2] and reading.opened("released", folder).ds.sizes["ledger"] == 2
+
+
+def test_second_runs_are_compared_by_both_recipes(again):
+    folder, _ = again
+    table = agreement.again(folder)
+    area = -1 / 6 + 0.05**2 / 6  # of coverage u², as read
+    ours = reading.opened("released_again", folder)
+    assert f"| {len(METHODS)} of 122 | {2 * len(METHODS)} of 122 | {2 * len(METHODS)} of 122 |" in table
+    gap = area - reading.published()["slcp", "nre", 1024]
+    assert re.search(rf"\| NRE \| 1 \| .* \| .* \| {re.escape(formats.signed(gap))} \|", table)
+    largest = agreement.largest_budget(folder)
+    middle = reading.figure_auc(ours.settings["slcp", "npe", 131072], LEVELS)
+    assert f"| NPE, SLCP | −0.053 | {formats.signed(middle)} |" in largest and largest.count(formats.signed(area)) == 8
+    every = agreement.against_published("slcp", folder)
+    assert every.count(f"| {formats.signed(area)} |") == 16 and "second runs, released recipe" in every
 
 
 def test_agreement_allows_for_reading_and_for_the_range_of_runs():
@@ -377,7 +422,7 @@ def test_two_exact_replicates_are_as_close_as_the_runs_scatter():
     runs = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     runs *= spread / runs.std(ddof=1)
     key = ("slcp", "nre", 1024)
-    found = agreement._replicates(Fake("released", setting(coverage_auc=runs)), [key] * 1000)
+    found = agreement._replicates({key: setting(coverage_auc=runs)}, [key] * 1000)
     assert int(found["within 0.02"].split()[0]) / 1000 == pytest.approx(within, abs=0.015)
 
 
