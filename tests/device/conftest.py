@@ -22,7 +22,8 @@ def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """
     monkeypatch.setattr(convolutions, "KERNELS", False, raising=False)
     monkeypatch.setattr(step, "in_memory", lambda arrays: False)
-    monkeypatch.setattr(sys.modules[diagnose.__module__], "VALUE_BYTES", 8192)
+    for name, value in (("VALUE_BYTES", 8192), ("BATCHES", 1)):  # a CPU cuts the batches of a GPU
+        monkeypatch.setattr(sys.modules[diagnose.__module__], name, value)
     for question in (simulators._has_cuda, records.hardware):
         question.cache_clear()
     yield

@@ -12,12 +12,14 @@ from diagnostics_fakes import TAU, GaussianPosterior, coverage, exact_log_prob, 
 from scipy import stats
 from torch import Tensor
 
+import equipoise as eq
 from equipoise.diagnostics import VARIABLES, bands, diagnose, input_checks, local_coverage, summary
 from equipoise.diagnostics.dataset import Variable
 from equipoise.diagnostics.input_checks import warn_if_unlike_training
 from equipoise.diagnostics.scores import information_kept, signed_balance
 from equipoise.diagnostics.surrogates import EquipoiseSurrogate
 from equipoise.priors import BoxUniform
+from equipoise.support.devices import fixed_threads
 
 SCALES = [0.7, 1.0, 1.4]
 
@@ -483,3 +485,23 @@ def test_draws_that_are_complex_are_refused_by_name() -> None:
     prior = BoxUniform([0.0, 0.0], [1.0, 1.0])
     with pytest.raises(TypeError, match="what sample returns should be an array of real numbers, and is complex"):
         diagnose(Foreign(), torch.rand(60, 2), torch.rand(60, 2), prior=prior, progress=False)
+
+
+def test_any_number_of_threads_finds_the_same_in_flows():
+    """Threads take batches, each with random numbers of its own; tempered flows and their calibration too."""
+    theta, x = pairs(400, 2, seed=5)
+    fresh = pairs(300, 2, seed=6)
+    prior = eq.GaussianPrior(torch.zeros(2), torch.eye(2))
+    small = eq.METHODS["npe"].but(hidden=(12, 12))
+    posterior = eq.fit(theta, x, prior=prior, method=small, members=2, epochs=3, progress=False, device="cpu")
+    found = []
+    for threads in (1, 2):
+        with fixed_threads(threads):
+            results = [diagnose(p, *fresh, samples=60, memory=1 << 22) for p in (posterior, posterior.tempered(0.6))]
+            with pytest.warns(UserWarning, match="300 fresh pairs are too few"):
+                calibrated = eq.calibrate(posterior, *fresh, progress=False)
+            found.append((*results, calibrated.calibration))
+    one, two = found
+    assert one[2] == two[2]
+    for first, second in zip(one[:2], two[:2], strict=True):
+        xr.testing.assert_identical(first, second)

@@ -94,7 +94,7 @@ def test_many_densities_and_draws_an_observation_are_zukos(dim: int, hidden: tup
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("dim", "hidden", "bins", "draws"),
-    [(1, (8, 24), 4, 40), (2, (32, 31), 8, 12), (3, (17,), 2, 300), (5, (9, 12, 7), 4, 40)],
+    [(1, (8, 24), 4, 40), (2, (32, 31), 8, 12), (3, (17,), 2, 300), (5, (9, 12, 7), 4, 40), (12, (20, 30), 4, 9)],
 )
 def test_compiled_loops_in_single_precision_are_zukos(
     dim: int, hidden: tuple[int, ...], bins: int, draws: int, threads: int, monkeypatch: pytest.MonkeyPatch

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numba
 import pytest
 import torch
 
-from equipoise.support.devices import as_device, compiled, unusable
+from equipoise.support.devices import as_device, compiled, fixed_threads, in_parallel, unusable
 
 
 @pytest.fixture
@@ -56,3 +59,53 @@ def test_without_a_place_to_write_nothing_is_cached(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(numba, "njit", readonly)
     assert compiled(lambda n: n + 1)(2) == 3
+
+
+def test_threads_take_items_and_torch_has_one_in_each() -> None:
+    seen: list[int] = []
+
+    def look(item: int) -> tuple[int, int]:
+        seen.append(threading.get_ident())
+        torch.rand(200_000).exp()  # enough for torch to ask for its threads
+        return item, torch.get_num_threads()
+
+    with fixed_threads(2):
+        assert list(in_parallel(look, range(20))) == [(item, 1) for item in range(20)]
+        assert threading.get_ident() not in seen and torch.get_num_threads() == 2
+        assert list(in_parallel(look, [7])) == [(7, 2)]  # a single item gains nothing
+    with fixed_threads(1):
+        seen.clear()
+        assert list(in_parallel(look, range(3))) == [(item, 1) for item in range(3)]
+        assert set(seen) == {threading.get_ident()}
+
+
+def test_an_error_in_a_thread_is_raised_and_the_rest_is_left() -> None:
+    begun: list[int] = []
+
+    def fails(item: int) -> int:
+        begun.append(item)
+        time.sleep(0.01)
+        if item == 2:
+            raise ValueError("item 2")
+        return item
+
+    with fixed_threads(2), pytest.raises(ValueError, match="item 2"):
+        list(in_parallel(fails, range(1000)))
+    assert len(begun) < 1000
+
+
+def test_no_more_items_at_once_than_there_is_room_for() -> None:
+    now, most, lock = 0, 0, threading.Lock()
+
+    def count(item: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.002)
+        with lock:
+            now -= 1
+
+    with fixed_threads(4):
+        list(in_parallel(count, range(40), most=2))
+    assert most == 2

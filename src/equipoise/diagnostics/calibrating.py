@@ -36,6 +36,7 @@ from equipoise.posteriors.proposals import GaussianProposal
 from equipoise.posteriors.tempering import Observed, Untempered
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.checks import seed_number, true_or_false
+from equipoise.support.devices import in_parallel
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator, integer, sequence
@@ -212,17 +213,23 @@ def _ranks(
     s.look(theta[:1], first.to(dtype) if first.is_floating_point() else first)
     q = posterior.untempered() if ours else untempered_of(s)
     size = s.pairs_at_once or max(1, AT_ONCE.get(s.device.type, AT_ONCE["cpu"]) // numbers.number)
-    stream = generator(seed, "calibrate", device=s.device)
-    coins = np.random.default_rng(sequence(seed, "calibrate", "ties"))
+
+    @torch.no_grad()
+    def judged(low: int) -> TemperedRanks:
+        here = x[low : low + size].to(s.device)
+        here = here.to(dtype) if here.is_floating_point() else here
+        known = posterior.observed(here) if ours else known_of(s, here)
+        stream = generator(seed, "calibrate", low, device=s.device)
+        coins = np.random.default_rng(sequence(seed, "calibrate", "ties", low))
+        return ranks_of(q, known, theta[low : low + size], stream, coins, None if ours else s, temperatures, numbers)
+
     parts: list[TemperedRanks] = []
+    threaded = ours and s.kind == "flow" and s.device.type == "cpu"
     with Progress(label, total=len(theta), show=progress) as bar:
-        for low in range(0, len(theta), size):
-            here = x[low : low + size].to(s.device)
-            here = here.to(dtype) if here.is_floating_point() else here
-            known = posterior.observed(here) if ours else known_of(s, here)
-            own = None if ours else s
-            parts.append(ranks_of(q, known, theta[low : low + size], stream, coins, own, temperatures, numbers))
-            bar.advance(len(here), "pairs")
+        batches = range(0, len(theta), size)
+        for part in in_parallel(judged, batches) if threaded else map(judged, batches):
+            parts.append(part)
+            bar.advance(part.rank.shape[1], "pairs")
     return np.concatenate([p.rank for p in parts], 1), np.concatenate([p.effective for p in parts], 1)
 
 

@@ -16,6 +16,7 @@ from equipoise.networks import matmul_precision
 from equipoise.posteriors import Posterior, warn_if_seen
 from equipoise.priors.agreement import warn_unless_drawn_from
 from equipoise.support.checks import one_of, seed_number, true_or_false, whole_number
+from equipoise.support.devices import in_parallel
 from equipoise.support.errors import warn
 from equipoise.support.progress import Progress
 from equipoise.support.randomness import generator
@@ -32,7 +33,7 @@ from .pair_statistics import on_cells, pair_statistics, shares_points
 from .point_statistics import Batch, PairStatistics
 from .proposed_points import CELLS_UP_TO
 from .recipes import RECIPES, RELEASED_BINS, TOLERANCES
-from .surrogates import Surrogate, tarp_references
+from .surrogates import EquipoiseSurrogate, Surrogate, tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
@@ -48,6 +49,8 @@ CELLS_AS_POINTS = 512
 EMBEDDING_FACTOR = 64
 #: The default memory bound, in bytes, at most.
 MEMORY = {"cpu": 1 << 28, "cuda": 1 << 34}
+#: Batches that threads have at once, at most: a number, so that any number of threads cuts the same batches.
+BATCHES = 8
 #: Draws of a pair and member unless said otherwise, and points of a classifier: as few as cost little power, and as
 #: many as interpolation takes.
 DRAWS, POINTS = 256, 1000
@@ -128,8 +131,8 @@ def diagnose(
         >>> prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
         >>> def posterior(x):  # x = θ + N(0, 1): the exact posterior is N(x/2, 1/2)
         ...     return torch.distributions.MultivariateNormal(x / 2, torch.eye(2) / 2)
-        >>> theta = prior.sample((200,))
-        >>> ds = diagnose(posterior, theta, theta + torch.randn(200, 2), prior=prior, samples=100)
+        >>> theta = prior.sample((300,))
+        >>> ds = diagnose(posterior, theta, theta + torch.randn(300, 2), prior=prior, samples=100)
         >>> ds.coverage.dims, str(ds.verdict.sel(member="mixture").values)
         (('member', 'level'), 'inconclusive')
     """
@@ -213,29 +216,36 @@ def _over_pairs(
     points = CELLS_AS_POINTS if on_cells(s, samples, recipe, mixture) else points
     size, limit = _batch_size(s, x, points, memory)
     dtype = s.dtype or (theta.dtype if theta.is_floating_point() else torch.float32)
-    stream = generator(seed, "diagnose", device=s.device)
     all_theta = theta.to(s.device, dtype)
     scale = all_theta.std(0).clamp_min(torch.finfo(dtype).tiny)
     before = all_theta.roll(1, 0)
     reference = tarp_references(all_theta, s.prior, generator(seed, "diagnose", "tarp", device=s.device))
+
+    def observed(rows: slice) -> Tensor:
+        here = x[rows].to(s.device)
+        return here.to(dtype) if here.is_floating_point() else here
+
+    @torch.no_grad()
+    def judged(low: int) -> list[Array]:
+        rows = slice(low, min(low + size, n))
+        here, stream = observed(rows), generator(seed, "diagnose", low, device=s.device)
+        batch = Batch(all_theta[rows], before[rows], s.embed(here), reference[rows], scale)
+        if mixture and s.tempered is not None and not shares_points(s, recipe, mixture):
+            mixed = batch._replace(x=s.tempered.embed(here))
+            each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
+            whole = pair_statistics(s.tempered, mixed, samples, recipe, stream, limit, False)
+            found = PairStatistics(*(torch.cat(both) for both in zip(each, whole, strict=True)))
+        else:
+            found = pair_statistics(s, batch, samples, recipe, stream, limit, mixture)
+        return [f.double().cpu().numpy() for f in found]
+
+    check_mixture(s, s.look(all_theta[:1], observed(slice(1))), mixture)
     parts: list[list[Array]] = []
     with Progress("diagnosing", total=n, show=progress) as bar:
-        for low in range(0, n, size):
-            rows = slice(low, min(low + size, n))
-            here = x[rows].to(s.device)
-            here = here.to(dtype) if here.is_floating_point() else here
-            if low == 0:
-                check_mixture(s, s.look(all_theta[:1], here[:1]), mixture)
-            batch = Batch(all_theta[rows], before[rows], s.embed(here), reference[rows], scale)
-            if mixture and s.tempered is not None and not shares_points(s, recipe, mixture):
-                mixed = batch._replace(x=s.tempered.embed(here))
-                each = pair_statistics(s, batch, samples, recipe, stream, limit, False)
-                whole = pair_statistics(s.tempered, mixed, samples, recipe, stream, limit, False)
-                found = PairStatistics(*(torch.cat(both) for both in zip(each, whole, strict=True)))
-            else:
-                found = pair_statistics(s, batch, samples, recipe, stream, limit, mixture)
-            parts.append([f.double().cpu().numpy() for f in found])
-            bar.advance(rows.stop - rows.start, "pairs")
+        batches = range(0, n, size)
+        for part in in_parallel(judged, batches, BATCHES) if _cut_for_threads(s) else map(judged, batches):
+            parts.append(part)
+            bar.advance(part[0].shape[1], "pairs")
     values = (np.concatenate(part, 1) for part in zip(*parts, strict=True))
     return dict(zip(PairStatistics._fields, values, strict=True))
 
@@ -249,8 +259,14 @@ def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tup
     flow = on_cpu and s.kind == "flow"
     each = VALUE_BYTES if flow else EVALUATION_BYTES
     embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // each
-    size = max(1, min(len(x), bound // each // (s.n_members * points + embedding)))
+    share = bound // BATCHES if _cut_for_threads(s) else bound
+    size = max(1, min(len(x), share // each // (s.n_members * points + embedding)))
     return size, limit if flow or not on_cpu else min(limit, AT_ONCE)
+
+
+def _cut_for_threads(s: Surrogate) -> bool:
+    """Whether threads take batches: flows on a CPU, whose evaluations are many short loops; other people's code not."""
+    return isinstance(s, EquipoiseSurrogate) and s.kind == "flow" and s.device.type == "cpu"
 
 
 def _bound(device: torch.device) -> int:

@@ -240,11 +240,11 @@ class Flow(Network):
         steps = steps[::-1] if inverse else steps
         plain = plain_on_cpu(v, features) and v.dtype == torch.float32 and not torch.is_grad_enabled()
         if self.univariate == "spline" and plain and v[0, ..., 0].numel() >= MANY * features.shape[1]:
-            from .flow_kernels import SortedTransform, carried
+            from .flow_kernels import SortedTransforms, carried
 
-            stages = self._stages(v.device)
-            ready = [SortedTransform.of(p, f"flow.{t}", stages[t], shared, self._size) for t, shared in steps]
-            return carried(ready, v, self.bins, inverse=inverse)
+            stages, names = self._stages(v.device), [f"flow.{t}" for t, _ in steps]
+            of_each = [stages[t] for t, _ in steps], [shared for _, shared in steps]
+            return carried(SortedTransforms.of(p, names, *of_each, self._size), v, self.bins, inverse=inverse)
         log_slopes = v.new_zeros(v.shape[:-1])
         for t, shared in steps:
             v, log_slope = self._walked(p, t, v, shared, inverse)

@@ -2,25 +2,23 @@ r"""Autoregressive flows on a CPU without gradients, at many θ for each x: unit
 
 The coordinates of a transform are solved one after the other, as `Flow._stages` says: the k-th needs the units that see
 at most k coordinates, so that every unit is computed once, and those that see x alone once for all points of an x. Here
-the units are sorted by k, which makes each step one product of a block of the weights with a block of activations. The
-points of one member go through all transforms in blocks whose activations stay in the cache, and torch's threads share
-the blocks.
+the units are sorted by k, which makes each step one product of a block of the weights with a block of activations
+(`panels`). The points of one member go through all transforms in blocks whose activations stay in the cache. All
+blocks of a member are one compiled call, which lets other threads run, so that torch's threads share the blocks.
 
-What is not a matrix product is a compiled loop over neighbouring points, which processors do many at a time: the SELU
-with what x adds to it, and the splines (`spline` has their formulas). Both need exponentials, hence one that is made of
-sums and products: with n the whole number nearest to v/log 2, e^v = 2^n e^(v - n log 2), and a polynomial of degree 7
-(Cephes) for the second factor; relative errors are below 2e-7.
+Splines have their formulas in `spline`. They and the SELU need exponentials, hence one that is made of sums and
+products: with n the whole number nearest to v/log 2, e^v = 2^n e^(v - n log 2), and a polynomial of degree 7 (Cephes)
+for the second factor; relative errors are below 2e-7.
 """
 
 from __future__ import annotations
 
-__all__ = ["SortedTransform", "carried"]
+__all__ = ["SortedTransforms", "carried"]
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise, product
-from typing import Any
+from itertools import groupby, pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,135 +28,84 @@ from torch import Tensor
 
 from equipoise.support.devices import compiled, workers
 
+from .panels import ROWS, WIDE, wide_panel
 from .spline import BOUND
 from .stacked_weights import StackedWeights, dense, selu
 
 #: Points whose activations are held at once, and points whose splines are.
-BLOCK, WIDTH = 1 << 11, 128
+BLOCK, WIDTH = 1 << 10, 128
+#: Columns between the rows of a block beyond its own: rows whose distance is a power of two share places of a cache.
+APART = 16
+#: Slopes that are multiplied before a logarithm is taken: more could leave the range of a number.
+SLOPES = 32
 #: Of the SELU.
 SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
-@dataclasses.dataclass(frozen=True)
-class SortedTransform:
-    """One transform of M members, for B observations.
+class SortedTransforms(NamedTuple):
+    """T transforms of L hidden layers in the order in which they are applied, for M members and B observations.
 
     Attributes:
-        order: of the D coordinates.
-        starts: for each hidden layer, where the units that see k coordinates begin, for k = 0, …, D.
-        weights: of each layer, with shape `(M, O, I)`: the first reads coordinates, the others units that see some.
-        from_x: what x alone adds to each layer, with shape `(M, O, B)`.
+        order: of the coordinates, with shape `(T, D)`.
+        starts: where the units of a hidden layer that see k coordinates begin, with shape `(T, L, D + 1)`.
+        inputs: how many coordinates, or units that see some, a layer reads, with shape `(T, L + 1)`.
+        weights_at, from_x_at: where the weights and what x adds of a layer begin, with shape `(T, L + 1)`.
+        weights: with shape `(M, ·)`; each matrix ends with rows of zeros.
+        from_x: what x alone adds to each unit of each layer, with shape `(M, ·, B)`.
     """
 
-    order: list[int]
-    starts: list[list[int]]
-    weights: list[Tensor]
-    from_x: list[Tensor]
+    order: np.ndarray
+    starts: np.ndarray
+    inputs: np.ndarray
+    weights_at: np.ndarray
+    from_x_at: np.ndarray
+    weights: np.ndarray
+    from_x: np.ndarray
 
     @classmethod
     def of(
         cls,
         p: StackedWeights,
-        name: str,
-        stage: tuple[list[int], list[list[Tensor]]],
-        shared: tuple[Tensor | None, Tensor],
+        names: Sequence[str],
+        stages: Sequence[tuple[list[int], list[list[Tensor]]]],
+        shared: Sequence[tuple[Tensor | None, Tensor]],
         size: int,
-    ) -> SortedTransform:
-        """From the weights `name.i.weight`, the stages of the transform, its first layer and the numbers of a map."""
-        (order, groups), (w_u, first) = stage, shared
-        units = [torch.cat(group) for group in groups]
-        starts = [[0, *accumulate(map(len, group))] for group in groups]
-        numbers = (torch.tensor(order).unsqueeze(1) * size + torch.arange(size)).flatten()
-        h = first[..., units[0]]
-        weights = [h.new_zeros(len(h), len(units[0]), 0) if w_u is None else w_u[:, units[0]][..., order]]
-        from_x = [h.mT.contiguous()]
-        for i, rows in enumerate([*units[1:], numbers], 1):
-            weight, bias = p[f"{name}.{i}.weight"][:, rows], p[f"{name}.{i}.bias"][:, rows]
-            alone, others = units[i - 1].split([starts[i - 1][1], len(units[i - 1]) - starts[i - 1][1]])
-            h = dense(selu(h[..., : len(alone)].clone()), weight[..., alone], bias)
-            weights.append(weight[..., others])
-            from_x.append(h.mT.contiguous())
-        return cls(order, starts, weights, from_x)
-
-    @property
-    def units(self) -> tuple[tuple[int, ...], ...]:
-        """`starts`, hashable: transforms for which it is equal share their room."""
-        return tuple(map(tuple, self.starts))
-
-    def of_member(self, m: int) -> list[list[tuple[Tensor, Any, int]]]:
-        """For each coordinate and layer: the weights, what x adds, and the row of that at which the units begin."""
-        depth, dim = len(self.starts), len(self.order)
-        from_x = [values[m].numpy() for values in self.from_x]
-        size = len(from_x[-1]) // dim
-        steps = []
-        for k in range(dim):
-            starts = [*((s[k], s[k + 1]) for s in self.starts), (k * size, (k + 1) * size)]
-            below = [k, *(s[k + 1] - s[1] for s in self.starts)]
-            steps.append(
-                [(self.weights[i][m, slice(*starts[i]), : below[i]], from_x[i], starts[i][0]) for i in range(depth + 1)]
-            )
-        return steps
+    ) -> SortedTransforms:
+        """From the weights `name.i.weight`, the stages of each transform, its first layer and the numbers of a map."""
+        weights: list[Tensor] = []
+        from_x: list[Tensor] = []
+        for name, (order, groups), (w_u, first) in zip(names, stages, shared, strict=True):
+            units = [torch.cat(group) for group in groups]
+            numbers = (torch.tensor(order).unsqueeze(1) * size + torch.arange(size)).flatten()
+            h = first[..., units[0]]
+            weights.append(h.new_zeros(len(h), len(units[0]), 0) if w_u is None else w_u[:, units[0]][..., order])
+            from_x.append(h.mT)
+            for i, rows in enumerate([*units[1:], numbers], 1):
+                weight, bias = p[f"{name}.{i}.weight"][:, rows], p[f"{name}.{i}.bias"][:, rows]
+                fixed = len(groups[i - 1][0])
+                alone, others = units[i - 1].split([fixed, len(units[i - 1]) - fixed])
+                h = dense(selu(h[..., : len(alone)].clone()), weight[..., alone], bias)
+                weights.append(weight[..., others])
+                from_x.append(h.mT)
+        shape = (len(names), len(weights) // len(names))
+        parts = [torch.cat([w, w.new_zeros(len(w), ROWS, w.shape[2])], 1).flatten(1) for w in weights]
+        counts = [[list(map(len, group)) for group in groups] for _, groups in stages]
+        return cls(
+            np.array([order for order, _ in stages]),
+            np.pad(np.cumsum(counts, -1), ((0, 0), (0, 0), (1, 0))),
+            np.array([w.shape[2] for w in weights]).reshape(shape),
+            _before([part.shape[1] for part in parts], shape),
+            _before([part.shape[1] for part in from_x], shape),
+            torch.cat(parts, 1).numpy(),
+            torch.cat(from_x, 1).numpy(),
+        )
 
 
-class _Room:
-    """Room for the activations of a block of points `(B', S)`.
-
-    Attributes:
-        seen: coordinates of a transform's input in their order, with shape `(D, B' S)`.
-        layers: for each coordinate but the first, for each hidden layer: what it reads, and where its units go, as a
-            tensor and as an array with the shape `(U, B', S)`.
-        last: what the last layer reads for each coordinate.
-        numbers, phi: where the numbers of its map go, as a tensor and as an array `(3K - 1, B', S)`.
-    """
-
-    def __init__(self, starts: Sequence[Sequence[int]], size: int, shape: tuple[int, ...]) -> None:
-        columns, dim = math.prod(shape), len(starts[0]) - 1
-        self.seen = torch.empty(dim, columns, dtype=torch.float32)
-        active = [self.seen.new_empty(s[-1] - s[1], columns) for s in starts]
-        self.layers: list[list[tuple[Tensor, Tensor, Any]]] = [[]]
-        self.last = [self.seen]
-        for k in range(1, dim):
-            inputs, found = self.seen[:k], []
-            for s, units in zip(starts, active, strict=True):
-                into = units[s[k] - s[1] : s[k + 1] - s[1]]
-                found.append((inputs, into, into.view(-1, *shape).numpy()))
-                inputs = units[: s[k + 1] - s[1]]
-            self.layers.append(found)
-            self.last.append(inputs)
-        self.numbers = self.seen.new_empty(size, columns)
-        self.phi = self.numbers.view(size, *shape).numpy()
+def _before(sizes: list[int], shape: tuple[int, int]) -> np.ndarray:
+    return np.cumsum([0, *sizes[:-1]]).reshape(shape)
 
 
-def _walk(
-    room: _Room,
-    order: list[int],
-    steps: list[list[tuple[Tensor, Any, int]]],
-    low: int,
-    v: Tensor,
-    bins: int,
-    inverse: bool,
-) -> tuple[Tensor, Tensor]:
-    """One transform of one member or its inverse at v with shape `(D, B', S)`, S points for each of the observations
-    from the number `low` on; and its slopes, with the same shape.
-    """
-    out, slope = torch.empty_like(v), torch.empty_like(v)
-    given, found, steep = v.numpy(), out.numpy(), slope.numpy()
-    seen, known = room.seen.numpy(), found if inverse else given
-    for k, j in enumerate(order):
-        for (inputs, into, units), (weight, from_x, row) in zip(room.layers[k], steps[k][:-1], strict=k > 0):
-            torch.mm(weight, inputs, out=into)
-            _add_and_selu(units, from_x, row, low)
-        weight, from_x, row = steps[k][-1]
-        if k:
-            torch.mm(weight, room.last[k], out=room.numbers)
-        _splines(room.phi, k > 0, given[j], found[j], steep[j], from_x, row, low, bins, inverse)
-        seen[k] = known[j].reshape(-1)
-    return out, slope
-
-
-def carried(
-    transforms: Sequence[SortedTransform], v: Tensor, bins: int, *, inverse: bool = False
-) -> tuple[Tensor, Tensor]:
+def carried(transforms: SortedTransforms, v: Tensor, bins: int, *, inverse: bool = False) -> tuple[Tensor, Tensor]:
     """Points carried through transforms of spline flows in their order, or back through them.
 
     Arguments:
@@ -171,26 +118,19 @@ def carried(
         What becomes of v, and the sum of the forward log slopes, `(M, *S, B)`.
     """
     (members, *_, batch, dim), draws = v.shape, math.prod(v.shape[1:-2])
-    columns = v.reshape(members, draws, batch, dim).permute(0, 3, 2, 1)
-    out, log_slope = v.new_empty(columns.shape), v.new_zeros(members, batch, draws)
+    given = v.reshape(members, draws, batch, dim)
+    out, log_slope = v.new_empty(given.shape), v.new_empty(members, draws, batch)
+    into, slopes = out.numpy(), log_slope.numpy()
     tall, wide = max(1, min(draws, BLOCK)), max(1, BLOCK // max(draws, 1))
     blocks = list(product(range(members), range(0, batch, wide), range(0, draws, tall)))
+    tables = transforms[:5]
 
-    @torch.no_grad()
     def carry(some: list[tuple[int, int, int]]) -> None:
-        rooms: dict[Any, _Room] = {}
         for m, own in groupby(some, key=lambda block: block[0]):
-            steps = [transform.of_member(m) for transform in transforms]
-            for _, low, first in own:
-                here = (m, slice(low, low + wide), slice(first, first + tall))
-                block = columns[m, :, here[1], here[2]].contiguous()
-                for transform, mine in zip(transforms, steps, strict=True):
-                    key = (transform.units, block.shape)
-                    if key not in rooms:
-                        rooms[key] = _Room(transform.starts, 3 * bins - 1, tuple(block.shape[1:]))
-                    block, slope = _walk(rooms[key], transform.order, mine, low, block, bins, inverse)
-                    log_slope[here] += slope.log_().sum(0)
-                out[m, :, here[1], here[2]] = block
+            places = np.array([place for _, *place in own])
+            mine = transforms.weights[m], transforms.from_x[m]
+            points = given[m].contiguous().numpy()
+            _carry(tables, mine, points, into[m], slopes[m], places, tall, wide, bins, inverse)
 
     threads = min(torch.get_num_threads(), len(blocks))
     if threads <= 1:
@@ -198,7 +138,7 @@ def carried(
     else:
         cuts = [len(blocks) * k // threads for k in range(threads + 1)]
         list(workers(torch.get_num_threads()).map(carry, (blocks[i:j] for i, j in pairwise(cuts))))
-    return out.permute(0, 3, 2, 1).reshape(v.shape), log_slope.mT.reshape(v.shape[:-1])
+    return out.view(v.shape), log_slope.view(v.shape[:-1])
 
 
 def _float_of_bits(context: Any, bits: Any) -> Any:
@@ -229,37 +169,110 @@ def exponential(v: Any) -> Any:
 
 
 @fused
-def _add_and_selu(h: Any, from_x: Any, row: Any, low: Any) -> None:
-    """SELU of h + from_x in the place of h, for units `(U, B', S)` that begin at a row, observations at `low`."""
-    for u in range(h.shape[0]):
-        for b in range(h.shape[1]):
-            more, values = from_x[row + u, low + b], h[u, b]
-            for i in range(len(values)):
+def _add_and_selu(h: Any, from_x: Any, row: Any, low: Any, count: Any, draws: Any) -> None:
+    """SELU of h + from_x in the place of h, for the draws of some observations from the number `low` on.
+
+    The units are rows of h and those of from_x from a row on; the draws of one observation are neighbouring columns.
+    """
+    for u in range(len(h)):
+        for b in range(count):
+            more, values = from_x[row + u, low + b], h[u, b * draws : (b + 1) * draws]
+            for i in range(draws):
                 v = values[i] + more
                 negative = _F(SCALE * ALPHA) * (exponential(v if v < _F(0) else _F(0)) - _F(1))
                 values[i] = negative if v < _F(0) else _F(SCALE) * v
 
 
 @fused
-def _splines(
-    phi: Any, moving: Any, points: Any, out: Any, slope: Any, from_x: Any, row: Any, low: Any, bins: Any, inverse: Any
-) -> None:
-    """Splines or their inverses, and their forward slopes, at points `(B', S)`.
+def _carry(
+    tables: Any, numbers: Any, points: Any, out: Any, log_slope: Any, places: Any, tall: Any, wide: Any, bins: Any,
+    inverse: Any,
+) -> None:  # fmt: skip
+    """Blocks of the points of one member, with shape `(S, B, D)`, carried through all transforms.
 
-    The numbers of a spline are phi, `(3K - 1, B', S)`, and what x adds to it; x alone unless `moving`.
+    A block has up to `wide` observations from one number on, and up to `tall` draws of each from another number on.
+    """
+    (order, starts, inputs, weights_at, from_x_at), (weights, from_x) = tables, numbers
+    (total, batch, dim), (transforms, layers, _), size = points.shape, starts.shape, 3 * bins - 1
+    width = -(-min(tall * wide, total * batch) // WIDE) * WIDE + APART
+    # All rows of a room are written before they are read, but for columns beyond the points: these must be finite.
+    most = max(starts[:, :, -1].max(), dim, size) + ROWS
+    now, seen = np.zeros((dim, width), np.float32), np.zeros((dim, width), np.float32)
+    active, phi = np.zeros((layers * most, width), np.float32), np.zeros((size + ROWS, width), np.float32)
+    slope, steep, logs = np.empty(width), np.empty(width, np.float32), np.empty(width)
+    for low, first in places:
+        count, draws = min(wide, batch - low), min(tall, total - first)
+        columns = count * draws
+        for i in range(draws):
+            for b in range(count):
+                for d in range(dim):
+                    now[d, b * draws + i] = points[first + i, low + b, d]
+        slope[:], logs[:], multiplied = 1, 0, 0
+        for t in range(transforms):
+            for k in range(dim):
+                for layer in range(layers + 1 if k else 0):
+                    source, source_at = (active, (layer - 1) * most * width) if layer else (seen, 0)
+                    terms = starts[t, layer - 1, k + 1] - starts[t, layer - 1, 1] if layer else k
+                    if layer < layers:
+                        begin, end = starts[t, layer, k], starts[t, layer, k + 1]
+                        into, into_at = active, layer * most + begin - starts[t, layer, 1]
+                    else:
+                        begin, end, into, into_at = k * size, (k + 1) * size, phi, 0
+                    stride = inputs[t, layer]
+                    # The last panel of a group writes the first rows of the next, which are computed later.
+                    for column in range(0, columns, WIDE):
+                        for row in range(begin, end, ROWS):
+                            at = weights_at[t, layer] + row * stride
+                            wide_panel(
+                                into, (into_at + row - begin) * width + column, width, weights, at, stride, 1, source,
+                                source_at + column, width, terms,
+                            )  # fmt: skip
+                    if layer < layers:
+                        rows = active[into_at : into_at + end - begin]
+                        _add_and_selu(rows, from_x, from_x_at[t, layer] + begin, low, count, draws)
+                j = order[t, k]
+                if not inverse:
+                    seen[k, :columns] = now[j, :columns]
+                row = from_x_at[t, layers] + k * size
+                _splines(phi, k > 0, now[j], steep, from_x, row, low, count, draws, bins, inverse)
+                if inverse:
+                    seen[k, :columns] = now[j, :columns]
+                for i in range(columns):
+                    slope[i] *= steep[i]
+                multiplied += 1
+                if multiplied == SLOPES or (t == transforms - 1 and k == dim - 1):
+                    for i in range(columns):
+                        logs[i] += math.log(slope[i])
+                    slope[:], multiplied = 1, 0
+        for i in range(draws):
+            for b in range(count):
+                log_slope[first + i, low + b] = logs[b * draws + i]
+                for d in range(dim):
+                    out[first + i, low + b, d] = now[d, b * draws + i]
+
+
+@fused
+def _splines(
+    phi: Any, moving: Any, points: Any, slope: Any, from_x: Any, row: Any, low: Any, count: Any, draws: Any, bins: Any,
+    inverse: Any,
+) -> None:  # fmt: skip
+    """Splines or their inverses in the place of points, and their forward slopes, for draws of some observations.
+
+    The numbers of a spline are phi and what x adds to it; x alone unless `moving`.
     """
     size = 3 * bins - 1
+    # Made here, so that a compiler knows that nothing else lies in them.
     e, s = np.empty((size, WIDTH), np.float32), np.empty((10, WIDTH))
     squash = _F(-2 / math.log(1e-3))
-    for b in range(points.shape[0]):
-        for first in range(0, points.shape[1], WIDTH):
-            width = min(WIDTH, points.shape[1] - first)
-            value = points[b, first : first + width]
+    for b in range(count):
+        for first in range(0, draws, WIDTH):
+            width, at = min(WIDTH, draws - first), b * draws + first
+            value = points[at : at + width]
             if moving or first == 0:
                 for j in range(size):
                     more, c = from_x[row + j, low + b], squash if j < 2 * bins else squash / _F(2)
                     if moving:
-                        of = phi[j, b, first : first + width]
+                        of = phi[j, at : at + width]
                         for i in range(width):
                             v = of[i] + more
                             e[j, i] = exponential(v / (_F(1) + abs(v) * c))
@@ -299,5 +312,5 @@ def _splines(
                 found = left + t * wide if inverse else lower + high * (rise * t * t + d0[i] * t * u) * q
                 steep = rise * rise * (2 * rise * t * u + d0[i] * u * u + d1[i] * t * t) * q * q
                 inside = (v > -BOUND) & (v <= BOUND)
-                out[b, first + i] = found if inside else v
-                slope[b, first + i] = steep if inside else 1.0
+                points[at + i] = found if inside else v
+                slope[at + i] = steep if inside else 1.0

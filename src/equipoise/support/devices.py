@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["as_device", "compiled", "cores", "fixed_threads", "unusable", "workers"]
+__all__ = ["as_device", "compiled", "cores", "fixed_threads", "in_parallel", "unusable", "workers"]
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def as_device(device: str | torch.device | None) -> torch.device:
@@ -92,6 +95,7 @@ def _workers(threads: int, process: int) -> ThreadPoolExecutor:
     before, ready = torch.get_num_threads(), threading.Barrier(threads + 1)
 
     def alone() -> None:
+        torch.get_num_threads()  # a thread's first look takes the number of the process, and would undo the next line
         torch.set_num_threads(1)
         ready.wait()
 
@@ -101,6 +105,24 @@ def _workers(threads: int, process: int) -> ThreadPoolExecutor:
     ready.wait()
     torch.set_num_threads(before)  # what threads that are new to torch begin with
     return pool
+
+
+def in_parallel(function: Callable[[T], R], items: Sequence[T], most: int = 8) -> Iterator[R]:
+    """What a function makes of each item, in their order; threads take items, up to `most`, and each has one for torch.
+
+    Torch's own threads, on the elements of one tensor, would wait for each other after every operation.
+    """
+    import torch
+
+    threads, room = torch.get_num_threads(), threading.Semaphore(most)
+    if min(threads, len(items)) <= 1:
+        return map(function, items)
+
+    def one(item: T) -> R:
+        with room:
+            return function(item)
+
+    return workers(threads).map(one, items)
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
