@@ -240,13 +240,16 @@ def _over_pairs(
         return [f.double().cpu().numpy() for f in found]
 
     check_mixture(s, s.look(all_theta[:1], observed(slice(1))), mixture)
-    parts: list[list[Array]] = []
+    values: list[Array] = []
     with Progress("diagnosing", total=n, show=progress) as bar:
         batches = range(0, n, size)
-        for part in in_parallel(judged, batches, BATCHES) if _cut_for_threads(s) else map(judged, batches):
-            parts.append(part)
+        found = in_parallel(judged, batches, BATCHES) if _cut_for_threads(s) else map(judged, batches)
+        for low, part in zip(batches, found, strict=True):
+            # Small arrays that stay would keep the memory of what was large beside them.
+            values = values or [np.empty((len(one), n, *one.shape[2:])) for one in part]
+            for whole, one in zip(values, part, strict=True):
+                whole[:, low : low + size] = one
             bar.advance(part[0].shape[1], "pairs")
-    values = (np.concatenate(part, 1) for part in zip(*parts, strict=True))
     return dict(zip(PairStatistics._fields, values, strict=True))
 
 
