@@ -21,6 +21,7 @@ __all__ = ["FIELDS", "draw", "key_of", "peers_table", "read", "table"]
 import csv
 import math
 from collections.abc import Mapping
+from itertools import product
 from operator import and_
 from pathlib import Path
 from statistics import mean, median
@@ -106,13 +107,19 @@ def read(file: Path = HERE / "peers.csv") -> dict[Key, dict[str, Any]]:
     return found
 
 
-def compared(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> list[tuple[Key, float, float]]:
-    """Each row beside the reference of its problem and budget: key, difference in nats, ratio of seconds."""
+def compared(
+    rows: Mapping[Key, Mapping[str, Any]], threads: int, method: str | None = None
+) -> list[tuple[Key, float, float]]:
+    """Each row beside the reference of its problem and budget: key, difference in nats, ratio of seconds.
+
+    The reference is another method's, where one is given.
+    """
     found, by = [], measure(threads)
+    reference = method or by.reference[0], by.reference[1]
     for key, row in rows.items():
-        problem, budget, method, used, kind = key
-        other = rows.get((problem, budget, by.reference[0], threads, by.reference[1]))
-        if other is not None and used == threads and (method, kind) != by.reference:
+        problem, budget, mine, used, kind = key
+        other = rows.get((problem, budget, reference[0], threads, reference[1]))
+        if other is not None and used == threads and (mine, kind) != reference:
             found.append((key, row["log_prob"] - other["log_prob"], row[by.field] / other[by.field]))
     return found
 
@@ -172,24 +179,19 @@ def _legend(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> str:
 
 
 def _goals(rows: Mapping[Key, Mapping[str, Any]], threads: int) -> tuple[list[str], list[list[str]]]:
-    """How Equipoise compares with the reference: each goal by itself, then both at once; the head and the lines."""
-    pairs, by = compared(rows, threads), measure(threads)
-    head = [
-        f"beside {', '.join(by.reference)}",
-        "at least as sharp",
-        by.reached,
-        "both",
-        "median ratio",
-        "mean nats more",
-    ]
-    lines = []
-    for method, kind in _columns(rows):
-        mine = [(gain, ratio) for key, gain, ratio in pairs if key[2::2] == (method, kind)]
-        if mine and method.startswith("equipoise"):
-            sharp, quick = [gain >= 0 for gain, _ in mine], [ratio <= by.goal for _, ratio in mine]
-            counts = [f"{sum(some)} of {len(mine)}" for some in (sharp, quick, map(and_, sharp, quick))]
-            middle, more = median(ratio for _, ratio in mine), mean(gain for gain, _ in mine)
-            lines.append([f"{method}, {kind}", *counts, f"{middle:.2f}", f"{more:+.2f}"])
+    """How Equipoise compares with sbi's flows, by budget: each goal by itself, then both at once; head and lines."""
+    by, lines = measure(threads), []
+    head = ["", "beside", "simulations", "at least as sharp", by.reached, "both", "median ratio", "mean nats more"]
+    for other in sorted({key[2] for key in rows if key[2].startswith("sbi") and key[4] == by.reference[1]}):
+        pairs = compared(rows, threads, other)
+        for budget, (method, kind) in product(sorted({key[1] for key in rows}), _columns(rows)):
+            mine = [(gain, ratio) for key, gain, ratio in pairs if key[1:3] == (budget, method) and key[4] == kind]
+            if mine and method.startswith("equipoise"):
+                sharp, quick = [gain >= 0 for gain, _ in mine], [ratio <= by.goal for _, ratio in mine]
+                counts = [f"{sum(some)} of {len(mine)}" for some in (sharp, quick, map(and_, sharp, quick))]
+                middle, more = median(ratio for _, ratio in mine), mean(gain for gain, _ in mine)
+                beside = f"{other}, {by.reference[1]}"
+                lines.append([method, beside, f"{budget:,}", *counts, f"{middle:.2f}", f"{more:+.2f}"])
     return head, lines
 
 

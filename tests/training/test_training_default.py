@@ -63,6 +63,25 @@ def test_it_is_saved_whole(fitted: eq.Posterior, tmp_path: Path) -> None:
     assert torch.equal(again.sample((5,), x=x[0], seed=1), fitted.sample((5,), x=x[0], seed=1))
 
 
+def test_the_history_says_what_was_chosen(fitted: eq.Posterior, tmp_path: Path) -> None:
+    """The architecture of each member and how x is read, also of some members and of a posterior from files."""
+    fitted.save(tmp_path)
+    for posterior in (fitted, eq.load(tmp_path), fitted.select([0, 7])):
+        history = posterior.history
+        words = history["network"].values.tolist()
+        assert len(words) == history.sizes["member"] == posterior.n_members
+        for said, group in zip(words, posterior.record["group"], strict=True):
+            method = MIXTURES["calibrated"][group]
+            hidden, start = list(method.hidden), method.start
+            assert all(part in said for part in (f"start={start}", f"hidden={hidden}", f"bins={method.bins}"))
+        assert history["embedding"].item() == "kind=flat, x_shape=[2]"
+    theta, x = gaussian_pairs(200, 3)
+    small = eq.METHODS["nre"].but(hidden=(8,))
+    heavy = eq.fit(theta, (3 * x).exp(), prior=PRIOR, method=small, members=1, epochs=1, progress=False, device="cpu")
+    assert heavy.history["network"].values.tolist() == ["kind=classifier, hidden=[8]"]
+    assert heavy.history["embedding"].item().endswith("ranked=[0, 1]")
+
+
 def test_weights_follow_the_score(fitted: eq.Posterior) -> None:
     """A group that is far worse at its out-of-fold pairs is left out."""
     worse = fitted._with(1.0, None)

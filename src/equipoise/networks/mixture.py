@@ -142,6 +142,9 @@ class Mixture(Network):
     def x_constants(self, p: StackedWeights) -> StackedWeights:
         return next(net.x_constants(own) for _, net, own, _ in self.parts(p))
 
+    def described(self, members: int) -> list[str]:
+        return [words for net, size in zip(self.networks, self.sizes, strict=True) for words in net.described(size)]
+
     def spec(self) -> dict[str, Any]:
         parts = [net.spec() for net in self.networks]
         return {"kind": "mixture", "networks": parts, "sizes": self.sizes, "embedding": parts[0]["embedding"]}

@@ -63,6 +63,11 @@ class Network(ABC):
         constants = {name: getattr(self, name).tolist() for name in ("theta_loc", "theta_scale")}
         return {"kind": self.kind, **own, **constants, "embedding": self.embedding.spec()}
 
+    def described(self, members: int) -> list[str]:
+        """The architecture of each of so many members in words."""
+        own = {k: v for k, v in self.spec().items() if k not in ("theta_loc", "theta_scale", "embedding")}
+        return [", ".join(f"{name}={value}" for name, value in own.items())] * members
+
     def masks(self) -> dict[str, Tensor]:
         """Zeros where an entry is not trained."""
         return {}

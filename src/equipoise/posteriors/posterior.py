@@ -62,7 +62,8 @@ class Posterior(MemberStack):
     Arguments:
         network: the architecture.
         stack: the weights, each with shape `(M, *shape)`.
-        history: what happened in training, per epoch and member, as an `xarray.Dataset`.
+        history: what happened in training, per epoch and member, as an `xarray.Dataset`; the coordinate `network` says
+            which architecture a member has, and `embedding` how x is read.
         record: how it was trained, as plain data for JSON.
         temperature: t in (0, 1]: the density is p (q/p)^t / Z_t(x), with q the mixture of the members; 1 for q itself.
         calibration: how the temperature was chosen, and what is known about it; None where nothing is.
@@ -79,7 +80,7 @@ class Posterior(MemberStack):
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(network, stack)
-        self.history, self.record = history, record or {}
+        self.history, self.record = None if history is None else history.assign_coords(self._architecture()), record or {}
         self.temperature, self.calibration = check_temperature(temperature), calibration
         #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
         #: or acceptance.
@@ -88,6 +89,11 @@ class Posterior(MemberStack):
         self.verdict: tuple[str, int] | None = None
 
     # --- what it is ------------------------------------------------------------------------------------------------
+
+    def _architecture(self) -> dict[str, Any]:
+        """What the history says beside the numbers: the architecture of each member, and how it reads x."""
+        reads = ", ".join(f"{name}={value}" for name, value in self.network.spec()["embedding"].items())
+        return {"network": ("member", self.network.described(self.n_members)), "embedding": reads}
 
     @property
     def members(self) -> list[Posterior]:
