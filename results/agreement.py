@@ -203,8 +203,8 @@ def largest_budget(folder: Path) -> str:
             middle = figure_auc(s, levels)
             verdict = counted(s.verdicts)
             other = signed(figure_auc(recipe[s.task, s.method, s.budget], levels))
-            numbers = [signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", other]
             agree = "yes" if agrees(s, middle, theirs) else "**no**"
-            rows.append([f"{figure_name(method)}, {TASKS[task]}", *numbers, agree, verdict])
-    head = [f"{LARGEST:,} simulations", "published", "ours", "our runs", "released recipe", "agrees", "verdicts"]
+            numbers = [signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", agree, other]
+            rows.append([f"{figure_name(method)}, {TASKS[task]}", *numbers, verdict])
+    head = [f"{LARGEST:,} simulations", "published", "ours", "our runs", "agrees", "released recipe", "verdicts"]
     return table(head, rows)

@@ -15,6 +15,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.diagnostics import VARIABLES, bands, diagnose, input_checks, local_coverage, summary
 from equipoise.diagnostics.dataset import Variable
+from equipoise.diagnostics.diagnosing import VALUE_BYTES, _batch_size
 from equipoise.diagnostics.input_checks import warn_if_unlike_training
 from equipoise.diagnostics.scores import information_kept, signed_balance
 from equipoise.diagnostics.surrogates import EquipoiseSurrogate
@@ -505,3 +506,32 @@ def test_any_number_of_threads_finds_the_same_in_flows():
     assert one[2] == two[2]
     for first, second in zip(one[:2], two[:2], strict=True):
         xr.testing.assert_identical(first, second)
+
+
+def test_what_two_threads_cannot_call_at_once_is_called_by_one():
+    """A user's module holds one member's weights while it is called; SciPy warns where it has no quantile."""
+    box, beta = BoxUniform([-1.0] * 2, [1.0] * 2), eq.IndependentPrior([torch.distributions.Beta(2.0, 3.0)] * 2)
+    small = eq.METHODS["npe"].but(hidden=(8,))
+
+    def threaded(prior: object, **options: object) -> bool:
+        theta = prior.sample((200,))
+        fitted = eq.fit(
+            theta, theta + 0.1, prior=prior, method=small, members=2, epochs=1, progress=False, device="cpu", **options
+        )
+        return EquipoiseSurrogate(fitted).in_threads
+
+    assert threaded(box)
+    assert not threaded(box, embedding=torch.nn.Linear(2, 3)) and not threaded(beta)
+
+
+@pytest.mark.parametrize(("memory", "samples"), [(1 << 28, 64), (1 << 20, 64), (1 << 16, 300)])
+def test_batches_that_threads_hold_at_once_keep_to_the_memory(memory: int, samples: int):
+    theta, x = pairs(100, 2, seed=1)
+    method = eq.METHODS["npe"].but(hidden=(8,))
+    prior = eq.GaussianPrior(torch.zeros(2), torch.eye(2))
+    s = EquipoiseSurrogate(
+        eq.fit(theta, x, prior=prior, method=method, epochs=1, members=2, progress=False, device="cpu")
+    )
+    size, _, at_once = _batch_size(s, x, samples, memory)
+    assert s.in_threads and 1 <= at_once <= 8
+    assert at_once == 1 or size * at_once * 2 * samples * VALUE_BYTES <= memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 
@@ -109,3 +110,10 @@ def test_no_more_items_at_once_than_there_is_room_for() -> None:
     with fixed_threads(4):
         list(in_parallel(count, range(40), most=2))
     assert most == 2
+
+
+def test_threads_see_what_the_caller_has_in_its_context() -> None:
+    name = contextvars.ContextVar("name", default="nobody")
+    name.set("the caller")
+    with fixed_threads(2):
+        assert list(in_parallel(lambda _: name.get(), range(6))) == ["the caller"] * 6

@@ -224,10 +224,9 @@ def _ranks(
         return ranks_of(q, known, theta[low : low + size], stream, coins, None if ours else s, temperatures, numbers)
 
     parts: list[TemperedRanks] = []
-    threaded = ours and s.kind == "flow" and s.device.type == "cpu"
     with Progress(label, total=len(theta), show=progress) as bar:
         batches = range(0, len(theta), size)
-        for part in in_parallel(judged, batches) if threaded else map(judged, batches):
+        for part in in_parallel(judged, batches) if s.in_threads else map(judged, batches):
             parts.append(part)
             bar.advance(part.rank.shape[1], "pairs")
     return np.concatenate([p.rank for p in parts], 1), np.concatenate([p.effective for p in parts], 1)

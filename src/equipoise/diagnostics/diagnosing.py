@@ -33,7 +33,7 @@ from .pair_statistics import on_cells, pair_statistics, shares_points
 from .point_statistics import Batch, PairStatistics
 from .proposed_points import CELLS_UP_TO
 from .recipes import RECIPES, RELEASED_BINS, TOLERANCES
-from .surrogates import EquipoiseSurrogate, Surrogate, tarp_references
+from .surrogates import Surrogate, tarp_references
 
 #: Bytes that one evaluation of one member is taken to need: a few activations of a layer of 256, or the knots of a
 #: spline.
@@ -214,7 +214,7 @@ def _over_pairs(
     n = len(theta)
     points = RELEASED_BINS ** theta.shape[1] if recipe == "released" and s.kind == "classifier" else samples
     points = CELLS_AS_POINTS if on_cells(s, samples, recipe, mixture) else points
-    size, limit = _batch_size(s, x, points, memory)
+    size, limit, at_once = _batch_size(s, x, points, memory)
     dtype = s.dtype or (theta.dtype if theta.is_floating_point() else torch.float32)
     all_theta = theta.to(s.device, dtype)
     scale = all_theta.std(0).clamp_min(torch.finfo(dtype).tiny)
@@ -243,7 +243,7 @@ def _over_pairs(
     values: list[Array] = []
     with Progress("diagnosing", total=n, show=progress) as bar:
         batches = range(0, n, size)
-        found = in_parallel(judged, batches, BATCHES) if _cut_for_threads(s) else map(judged, batches)
+        found = in_parallel(judged, batches, at_once) if s.in_threads else map(judged, batches)
         for low, part in zip(batches, found, strict=True):
             # Small arrays that stay would keep the memory of what was large beside them.
             values = values or [np.empty((len(one), n, *one.shape[2:])) for one in part]
@@ -253,23 +253,20 @@ def _over_pairs(
     return dict(zip(PairStatistics._fields, values, strict=True))
 
 
-def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int]:
-    """How many pairs go together, and how many evaluations of a member one call may ask for."""
+def _batch_size(s: Surrogate, x: Tensor, points: int, memory: int | None) -> tuple[int, int, int]:
+    """How many pairs go together, how many evaluations of a member one call may ask for, and how many batches there
+    may be at once.
+    """
     bound, on_cpu = memory or _bound(s.device), s.device.type == "cpu"
     limit = max(1, bound // EVALUATION_BYTES)
     if s.pairs_at_once is not None:
-        return s.pairs_at_once, limit
+        return s.pairs_at_once, limit, 1
     flow = on_cpu and s.kind == "flow"
     each = VALUE_BYTES if flow else EVALUATION_BYTES
     embedding = s.n_members * x[0].numel() * 4 * EMBEDDING_FACTOR // each
-    share = bound // BATCHES if _cut_for_threads(s) else bound
-    size = max(1, min(len(x), share // each // (s.n_members * points + embedding)))
-    return size, limit if flow or not on_cpu else min(limit, AT_ONCE)
-
-
-def _cut_for_threads(s: Surrogate) -> bool:
-    """Whether threads take batches: flows on a CPU, whose evaluations are many short loops; other people's code not."""
-    return isinstance(s, EquipoiseSurrogate) and s.kind == "flow" and s.device.type == "cpu"
+    fit = max(1, bound // each // (s.n_members * points + embedding))
+    size = max(1, min(len(x), fit // BATCHES if s.in_threads else fit))
+    return size, limit if flow or not on_cpu else min(limit, AT_ONCE), min(BATCHES, max(1, fit // size))
 
 
 def _bound(device: torch.device) -> int:
@@ -288,7 +285,7 @@ def _test_ratios(
     There are no normalisers, hence no mixture of several members and nothing tempered: it is NaN. A single member is
     its own mixture.
     """
-    size, limit = _batch_size(s, x, 2, memory)
+    size, limit, _ = _batch_size(s, x, 2, memory)
     size = min(size, max(1, limit // (2 * s.n_members)))
     theta = theta.to(s.device, s.dtype or theta.dtype)
     before = theta.roll(1, 0)

@@ -96,6 +96,11 @@ class Surrogate(ABC):
         """The object's own normalised log density, with shape `(M, B)`, where it differs and has one; else None."""
         return None
 
+    @property
+    def in_threads(self) -> bool:
+        """Whether threads may take batches: our flows on a CPU, whose evaluations are many short loops."""
+        return False
+
     def look(self, theta: Tensor, x: Tensor) -> bool:
         """Find out from one pair, `(1, D)` and `(1, *x_shape)`, whether `log_density` is `normalised`."""
         return self.normalised
@@ -103,6 +108,11 @@ class Surrogate(ABC):
 
 class EquipoiseSurrogate(Surrogate):
     """An `equipoise.Posterior`, all members at once."""
+
+    @property
+    def in_threads(self) -> bool:
+        flow = self.kind == "flow" and self.device.type == "cpu"
+        return flow and getattr(self.posterior, "network", None) is not None and self.posterior.network.in_threads
 
     def __init__(self, posterior: Any) -> None:
         self.posterior = posterior

@@ -47,6 +47,8 @@ class Embedding(ABC):
     """A map from observations to features, with parameters under the names that `shapes` gives."""
 
     x_shape: tuple[int, ...]
+    #: Whether several threads may call it at once.
+    in_threads = True
 
     @property
     @abstractmethod
@@ -229,6 +231,8 @@ class Module(Embedding):
         x_shape: the shape of one observation.
         stored: whether weights and buffers are about to be read from a file, so that those given do not matter.
     """
+
+    in_threads = False  # the weights of a member stand in the one module while it is called
 
     def __init__(self, module: nn.Module, x_shape: tuple[int, ...], stored: bool = False) -> None:
         self.x_shape = tuple(x_shape)

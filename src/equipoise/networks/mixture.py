@@ -142,7 +142,11 @@ class Mixture(Network):
     def x_constants(self, p: StackedWeights) -> StackedWeights:
         return next(net.x_constants(own) for _, net, own, _ in self.parts(p))
 
-    def described(self, members: int) -> list[str]:
+    @property
+    def in_threads(self) -> bool:
+        return all(net.in_threads for net in self.networks)
+
+    def described(self, members: int) -> list[tuple[str, str]]:
         return [words for net, size in zip(self.networks, self.sizes, strict=True) for words in net.described(size)]
 
     def spec(self) -> dict[str, Any]:

@@ -63,10 +63,17 @@ class Network(ABC):
         constants = {name: getattr(self, name).tolist() for name in ("theta_loc", "theta_scale")}
         return {"kind": self.kind, **own, **constants, "embedding": self.embedding.spec()}
 
-    def described(self, members: int) -> list[str]:
-        """The architecture of each of so many members in words."""
-        own = {k: v for k, v in self.spec().items() if k not in ("theta_loc", "theta_scale", "embedding")}
-        return [", ".join(f"{name}={value}" for name, value in own.items())] * members
+    @property
+    def in_threads(self) -> bool:
+        """Whether several threads may evaluate it at once."""
+        return self.prior.in_threads and self.embedding.in_threads
+
+    def described(self, members: int) -> list[tuple[str, str]]:
+        """For each of so many members, the architecture, and how it reads x, in words."""
+        spec = self.spec()
+        own = {k: v for k, v in spec.items() if k not in ("theta_loc", "theta_scale", "init", "embedding")}
+        words, reads = (", ".join(f"{k}={v}" for k, v in part.items()) for part in (own, spec["embedding"]))
+        return [(words, reads)] * members
 
     def masks(self) -> dict[str, Tensor]:
         """Zeros where an entry is not trained."""

@@ -80,7 +80,10 @@ class Posterior(MemberStack):
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(network, stack)
-        self.history, self.record = None if history is None else history.assign_coords(self._architecture()), record or {}
+        self.history, self.record = (
+            None if history is None else history.assign_coords(self._architecture()),
+            record or {},
+        )
         self.temperature, self.calibration = check_temperature(temperature), calibration
         #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
         #: or acceptance.
@@ -92,8 +95,8 @@ class Posterior(MemberStack):
 
     def _architecture(self) -> dict[str, Any]:
         """What the history says beside the numbers: the architecture of each member, and how it reads x."""
-        reads = ", ".join(f"{name}={value}" for name, value in self.network.spec()["embedding"].items())
-        return {"network": ("member", self.network.described(self.n_members)), "embedding": reads}
+        words, reads = zip(*self.network.described(self.n_members), strict=True)
+        return {"network": ("member", list(words)), "embedding": ("member", list(reads))}
 
     @property
     def members(self) -> list[Posterior]:

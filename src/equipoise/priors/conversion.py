@@ -213,6 +213,7 @@ class OpaquePrior(Prior):
     """
 
     has_normal_map = False
+    in_threads = False
 
     def __init__(self, distribution: Any, device: str | torch.device | None = None) -> None:
         self.distribution = distribution

@@ -22,7 +22,7 @@ from . import marginals as one
 from .closed_forms import BoxUniform, GaussianPrior, LogUniform
 from .marginals import device_of
 from .prior import Prior, dtype_name
-from .scipy_marginals import ScipyMarginal, is_scipy
+from .scipy_marginals import ScipyMarginal, has_scipy_cdf, is_scipy
 from .scipy_marginals import family as scipy_family
 
 
@@ -108,6 +108,8 @@ class IndependentPrior(Prior):
         if len(devices) > 1:
             raise ValueError(f"the marginals live on several devices, {sorted(map(str, devices))}; put them on one")
         super().__init__(len(self.marginals), devices.pop())
+        # SciPy says by warnings, of which a process has one list, where it has no quantile.
+        self.in_threads = not any(has_scipy_cdf(m) for m in self.marginals)
         self.names = None if names is None else parameter_names(names, self.dim)
 
     @property

@@ -25,6 +25,8 @@ class Prior(Distribution, ABC):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     #: Whether `to_normal`, `from_normal`, `to_uniform` and `from_uniform` are available.
     has_normal_map: bool = True
+    #: Whether several threads may ask at once.
+    in_threads: bool = True
     #: The names of the parameters; None where they have none.
     names: tuple[str, ...] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["as_device", "compiled", "cores", "fixed_threads", "in_parallel", "unusable", "workers"]
 
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -115,14 +116,15 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], most: int = 8) -
     import torch
 
     threads, room = torch.get_num_threads(), threading.Semaphore(most)
-    if min(threads, len(items)) <= 1:
+    if min(threads, len(items), most) <= 1:
         return map(function, items)
 
-    def one(item: T) -> R:
+    def one(item: T, context: contextvars.Context) -> R:
         with room:
-            return function(item)
+            return context.run(function, item)
 
-    return workers(threads).map(one, items)
+    # Threads begin with no context, in which, for one, it stands who listens to progress.
+    return workers(threads).map(one, items, [contextvars.copy_context() for _ in items])
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
