@@ -33,7 +33,7 @@ from torch import Tensor
 
 from equipoise.support.devices import compiled
 
-from .flow_kernels import ALPHA, SCALE, WIDTH, exponential
+from .flow_kernels import ALPHA, SCALE, SLOPES, WIDTH, exponential
 from .panels import NARROW, ROWS, WIDE, narrow_panel, wide_panel
 from .spline import BOUND
 
@@ -44,8 +44,6 @@ inlined = compiled(fastmath={"contract"}, forceinline=True)
 PAD_ROWS, PAD_COLUMNS = 8, NARROW
 #: Numbers that are summed apart, so that a processor adds them at once.
 LANES = 16
-#: Slopes that are multiplied before a logarithm is taken: more could leave the range of a number.
-SLOPES = 32
 
 
 class Packing(NamedTuple):
