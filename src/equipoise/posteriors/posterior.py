@@ -80,10 +80,8 @@ class Posterior(MemberStack):
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(network, stack)
-        self.history, self.record = (
-            None if history is None else history.assign_coords(self._architecture()),
-            record or {},
-        )
+        self.history = None if history is None else history.assign_coords(self._architecture())
+        self.record = record or {}
         self.temperature, self.calibration = check_temperature(temperature), calibration
         #: How the last draws from a classifier, or of a tempered posterior, were made, with their effective sample size
         #: or acceptance.
