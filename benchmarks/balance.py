@@ -1,7 +1,7 @@
 """Balance, or the batch estimate of balance: what the plain estimate of the χ² term does to log-ratios.
 
-    python benchmarks/balance.py toy       # quadrature, a second: results/estimate-toy.csv
-    python benchmarks/balance.py train     # small classifiers, twenty minutes of a core: results/estimate-train.csv
+    python benchmarks/balance.py toy               # quadrature, a second: results/estimate-toy.csv
+    python benchmarks/balance.py train --compile   # the paper's networks, ten minutes of a GPU: estimate-train.csv
 
 The derivation is in `equipoise/losses/balance.py`. *Toy*: θ ~ N(0, 1), x|θ ~ N(θ, τ²), and the family of log-ratios
 h = t log r + c around the exact log r. The expected binary cross-entropy, g² and the variance of the batch mean are
@@ -9,12 +9,15 @@ integrals over two dimensions, taken on a grid. Minimised over (t, c) are the lo
 estimate, loss + λ(g² + Var s̄), and with that of the unbiased one, loss + λg². Near the prior the first gives
 t = 1/(1 + λ/n).
 
-*Train*: BNRE with both estimates and NRE, from the same first weights and simulations, on tasks whose exact posterior
-is known. λ and n are such that "λ × 4", "n × 4" and both can be compared. Kept are the coverage AUC, the nominal log
-posterior, and the slope: the least-squares coefficient of h on the exact log-ratio over joint pairs, both centred. It
-is 1 for the exact classifier and t for a tempered one. `t_expected` is the t of the least loss in the family t log r +
-c with the exact log r of the task. NRE is judged at several temperatures as well: between them lies the one with
-BNRE's nominal log posterior. Rows are appended as they come; what is there is not computed again.
+*Train*: a balanced method with both estimates and the method without balance, from the same first weights and
+simulations, on tasks whose exact posterior is known. λ and n are such that "λ × 4", "n × 4" and both can be compared.
+Kept are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact
+log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `t_expected` is the
+t of the least loss in the family t log r + c with the exact log r of the task, for binary cross-entropy. The networks
+without balance are judged at several temperatures as well: between them lies the one with the nominal log posterior of
+a balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs
+is the estimate alone. Rows are appended as they come; what is there is not computed again. Stored are BNRE with n up to
+1,024 and on Weinberg 4,096, and BRNPE on Weinberg and SLCP with n up to 1,024.
 """
 
 from __future__ import annotations
@@ -24,15 +27,16 @@ import csv
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 
 import equipoise as eq
+from equipoise.posteriors.member_stack import MemberStack
 from equipoise.training import PAPER, Member
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -118,25 +122,55 @@ def toy() -> Iterator[dict[str, float | str]]:
                 }
 
 
+#: The methods without balance, and their balanced ones.
+BALANCED = {"nre": "bnre", "rnpe": "brnpe"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """What `train` computes: of each task, each batch size with each number of steps.
+    """What `train` computes: of each task and method, each batch size with about as many steps.
 
-    Attributes:
-        temperatures, pairs: at which and by which a network is judged, with one parameter and with two, where it takes
-            longer.
+    Arguments:
+        families: methods without balance, each computed with its balanced one, and the steps of their networks.
+        hidden: layers of the networks; None for the paper's.
+        temperatures: at which the networks without balance are judged besides 1.
+        pairs: that judge a network.
         test: pairs behind slopes and balancing errors.
+        validation: the share of the simulations that validates.
     """
 
-    plan: tuple[tuple[str, int], ...] = (("weinberg", 6000), ("slcp", 4000), ("two_moons", 4000))
-    batches: tuple[int, ...] = (64, 256, 1024)
+    families: tuple[tuple[str, int], ...] = (("nre", 32_000), ("rnpe", 16_000))
+    tasks: tuple[str, ...] = ("weinberg", "slcp", "two_moons")
+    batches: tuple[int, ...] = (64, 256, 1024, 4096)
     strengths: tuple[float, ...] = (25.0, 100.0, 400.0)
-    temperatures: tuple[tuple[float, ...], ...] = ((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85), (0.02, 0.1, 0.35, 0.7))
-    hidden: tuple[int, ...] = (32, 32, 32)
-    budget: int = 65_536
-    runs: int = 2
-    pairs: tuple[int, int] = (800, 500)
-    test: int = 20_000
+    temperatures: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85)
+    hidden: tuple[int, ...] | None = None
+    budget: int = 1 << 20
+    runs: int = 3
+    pairs: int = 2000
+    test: int = 8000
+    validation: float = 0.01
+
+
+class Tempered(MemberStack):
+    """Networks whose log-ratios are multiplied by a number each, judged in one pass as ratios without draws.
+
+    Arguments:
+        networks: of one architecture.
+        times: one number per network.
+    """
+
+    kind = "classifier"
+    can_leak = False
+
+    def __init__(self, networks: Sequence[eq.Posterior], times: Sequence[float]) -> None:
+        whole = eq.Posterior.joined(networks)
+        super().__init__(whole.network, whole.stack)
+        self.times = torch.tensor(times, device=whole.device, dtype=whole.dtype)
+
+    def log_ratios(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        found = super().log_ratios(*arguments, **options)
+        return self.times.view(-1, *[1] * (found.ndim - 1)) * found
 
 
 def tempered_optimum(exact: np.ndarray, rolled: np.ndarray, strength: float, n: float) -> float:
@@ -158,72 +192,99 @@ def tempered_optimum(exact: np.ndarray, rolled: np.ndarray, strength: float, n: 
     return float(minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12}).x[0])
 
 
-def train(design: Design, done: set[tuple[str, int, int]]) -> Iterator[list[dict[str, float | str]]]:
-    """The rows of each stack that is not done: one of each network, and of NRE one for each temperature as well."""
-    nre, bnre = (eq.METHODS[name].but(hidden=design.hidden) for name in ("nre", "bnre"))
-    methods = {("nre", 0.0): nre} | {
-        (f"bnre, {words}", strength): bnre.but(strength=strength, unbiased=words == "unbiased")
+def train(
+    design: Design, done: set[tuple[str, str, int]], device: str | None = None, compiled: bool = False
+) -> Iterator[list[dict[str, float | str]]]:
+    """The rows of each stack that is not done: one of each network, and without balance one per temperature as well."""
+    for name, (family, steps) in itertools.product(design.tasks, design.families):
+        left = [n for n in design.batches if (name, family, n) not in done]
+        if left:
+            task = eq.task(name)
+            data = [eq.simulate(task.prior, task.simulate, design.budget, seed=run) for run in range(design.runs)]
+            for n in left:
+                yield _stack(design, task, data, family, n, steps, device, compiled)
+
+
+def _stack(
+    design: Design,
+    task: Any,
+    data: Sequence[Any],
+    family: str,
+    n: int,
+    steps: int,
+    device: str | None,
+    compiled: bool,
+) -> list[dict[str, float | str]]:
+    sizes = {} if design.hidden is None else {"hidden": design.hidden}
+    free, balanced = (eq.METHODS[m].but(**sizes) for m in (family, BALANCED[family]))
+    methods = {(family, 0.0): free} | {
+        (f"{balanced.name}, {words}", strength): balanced.but(strength=strength, unbiased=words == "unbiased")
         for words in ("plain", "unbiased")
         for strength in design.strengths
     }
     runs = range(design.runs)
-    for n, (name, wanted) in itertools.product(design.batches, design.plan):
-        each = int(0.9 * design.budget) // n
-        epochs = max(1, round(wanted / each))
-        if (name, n, epochs * each) in done:
-            continue
-        task = eq.task(name)
-        data = [eq.simulate(task.prior, task.simulate, design.budget, seed=run) for run in runs]
-        pairs, temperatures = (v[task.prior.dim - 1] for v in (design.pairs, design.temperatures))
-        judges = eq.simulate(task.prior, task.simulate, pairs, seed=10_000)
-        test = eq.simulate(task.prior, task.simulate, design.test, seed=10_001)
-        both = torch.stack([test.theta, test.theta.roll(1, 0)])
-        exact, rolled = (task.log_posterior(theta, test.x) - task.prior.log_prob(theta) for theta in both)
-        members = [Member(method, seed=run, data=run) for method in methods.values() for run in runs]
-        # One cycle of the learning rate down to 0 and the last weights: every batch size has as many steps, and what
-        # is kept is what the loss of the batches leads to, not what a validation set chooses.
-        settings = dataclasses.replace(
-            PAPER, epochs=epochs, batch_size=n, early_stop=False, schedule="cycle", learning_rate=3e-3, keep="last",
-            compile=False,
-        )  # fmt: skip
-        started = time.process_time()
-        found = eq.fit_many(
-            members, [(d.theta, d.x) for d in data], prior=task.prior, settings=settings, progress=False
-        )
-        seconds = time.process_time() - started
-        rows: list[dict[str, float | str]] = []
-        for ((label, strength), run), posterior in zip(itertools.product(methods, runs), found, strict=True):
-            assert posterior is not None
-            h, r = (v.double() - v.double().mean() for v in (posterior.log_ratio(test.theta, test.x), exact))
-            plain = label == "bnre, plain"
-            base = {
-                "task": name,
+    each = (design.budget - int(design.validation * design.budget)) // n
+    epochs = max(1, round(steps / each))
+    judges = eq.simulate(task.prior, task.simulate, design.pairs, seed=10_000)
+    test = eq.simulate(task.prior, task.simulate, design.test, seed=10_001)
+    both = torch.stack([test.theta, test.theta.roll(1, 0)])
+    exact, rolled = (task.log_posterior(theta, test.x) - task.prior.log_prob(theta) for theta in both)
+    # One cycle of the learning rate down to 0 and the last weights: every batch size has as many steps, and what is
+    # kept is what the loss of the batches leads to, not what a validation set chooses.
+    settings = dataclasses.replace(
+        PAPER, epochs=epochs, batch_size=n, early_stop=False, schedule="cycle", keep="last", compile=compiled
+    )
+    members = [Member(method, seed=run, data=run) for method in methods.values() for run in runs]
+    started = time.process_time()
+    found = eq.fit_many(
+        members,
+        [(d.theta, d.x) for d in data],
+        prior=task.prior,
+        settings=settings,
+        validation_fraction=design.validation,
+        device=device,
+        progress=False,
+    )
+    seconds = time.process_time() - started
+    networks = [p for p in found if p is not None]
+    assert len(networks) == len(members)
+    labels = list(itertools.product(methods, runs))
+    plan = [(i, 1.0) for i in range(len(networks))]
+    plan += [(i, t) for i, ((label, _), _) in enumerate(labels) if label == family for t in design.temperatures]
+    judged = eq.diagnose(
+        Tempered([networks[i] for i, _ in plan], [t for _, t in plan]),
+        judges.theta,
+        judges.x,
+        samples=512,
+        mixture=False,
+        progress=False,
+        test=(test.theta, test.x),
+    )
+    rows: list[dict[str, float | str]] = []
+    for k, (i, t) in enumerate(plan):
+        (label, strength), run = labels[i]
+        h, r = (v.cpu().double() for v in (networks[i].log_ratio(test.theta, test.x), exact))
+        h, r = h - h.mean(), r - r.mean()
+        biased = label.endswith("plain")
+        values = {v: round(float(judged[v][k]), 4) for v in JUDGED}
+        rows.append(
+            {
+                "task": task.name,
                 "budget": design.budget,
                 "batch": n,
                 "strength": strength,
                 "objective": label,
                 "run": run,
                 "steps": epochs * each,
-                "pairs": pairs,
+                "pairs": design.pairs,
                 "slope": round(float((h * r).sum() / (r * r).sum()), 4),
-                "t_expected": round(tempered_optimum(exact.numpy(), rolled.numpy(), strength, n), 4) if plain else 1.0,
+                "t_expected": round(tempered_optimum(exact.numpy(), rolled.numpy(), strength, n), 4) if biased else 1.0,
+                "t": t,
+                **values,
+                "seconds": round(seconds / len(members), 1),
             }
-            for t in (1.0, *(temperatures if label == "nre" else ())):
-                ratio = partial(_times, t, posterior)
-                judged = eq.diagnose(
-                    ratio, judges.theta, judges.x, task.prior, samples=512, mixture=False, progress=False,
-                    test=(test.theta, test.x),
-                ).isel(member=0)  # fmt: skip
-                names = ("coverage_auc", "coverage_auc_se", "nominal_log_prob", "balancing_error")
-                rows.append(
-                    base | {"t": t} | {v: round(float(judged[v]), 4) for v in names}
-                    | {"seconds": round(seconds / len(members), 1)}
-                )  # fmt: skip
-        yield rows
-
-
-def _times(t: float, posterior: eq.Posterior, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return t * posterior.log_ratio(theta, x)
+        )
+    return rows
 
 
 def append(rows: list[dict[str, float | str]], file: Path) -> None:
@@ -236,13 +297,22 @@ def append(rows: list[dict[str, float | str]], file: Path) -> None:
         writer.writerows(rows)
 
 
+#: Of a diagnosis, what is kept.
+JUDGED = ("coverage_auc", "coverage_auc_se", "nominal_log_prob", "balancing_error")
 #: A design of seconds.
-QUICK = Design((("weinberg", 20),), (64,), (100.0,), ((0.5,),), (8,), budget=512, runs=1, pairs=(60, 60), test=200)
+QUICK = Design(
+    (("nre", 20),), ("weinberg",), (64,), (100.0,), (0.5,), (8,), budget=512, runs=1, pairs=60, test=200, validation=0.1
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("toy", "train"))
+    parser.add_argument("--tasks", nargs="+", choices=Design.tasks, default=Design.tasks)
+    parser.add_argument("--families", nargs="+", choices=BALANCED, default=list(BALANCED))
+    parser.add_argument("--batches", nargs="+", type=int, default=Design.batches)
+    parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
+    parser.add_argument("--compile", action="store_true", help="compile steps, which pays back on a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--quick", action="store_true", help="a few steps of small networks: to see that it runs")
     options = parser.parse_args()
@@ -252,13 +322,16 @@ def main() -> None:
         file.unlink(missing_ok=True)
         append(list(toy()), file)
     else:
-        done: set[tuple[str, int, int]] = set()
+        families = tuple((family, steps) for family, steps in Design.families if family in options.families)
+        design = QUICK if options.quick else Design(families, tuple(options.tasks), tuple(options.batches))
+        done: set[tuple[str, str, int]] = set()
         if file.exists():
             with open(file, encoding="utf-8") as stream:
-                done = {(r["task"], int(r["batch"]), int(r["steps"])) for r in csv.DictReader(stream)}
-        for rows in train(QUICK if options.quick else Design(), done):
+                done = {(r["task"], r["objective"], int(r["batch"])) for r in csv.DictReader(stream)}
+        for rows in train(design, done, options.device, options.compile):
             append(rows, file)
-            print(f"{time.process_time():6.0f} s  {rows[0]['task']}, n = {rows[0]['batch']}", flush=True)
+            about = f"{rows[0]['task']}, {rows[0]['objective']}, n = {rows[0]['batch']}"
+            print(f"{time.process_time():6.0f} s  {about}", flush=True)
     print(file)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 __all__ = [
+    "FREE",
     "Network",
-    "bias",
     "bnre_on_slcp",
+    "by_ratio",
     "effects",
+    "groups_of",
     "informed",
     "judged_twice",
     "networks",
+    "ratio_label",
     "rolls",
     "slopes",
     "toy",
@@ -55,24 +58,41 @@ def toy(folder: Path) -> str:
     return table(["t with the plain estimate", "", *(f"n = {n:,}" for n in BATCHES)], rows) + f"\n\n{note}"
 
 
+#: The methods without balance, by their balanced ones.
+FREE = {"bnre": "nre", "brnpe": "rnpe"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A small classifier of `benchmarks/balance.py train`, untempered; `curve` is for those without balance.
+    """A network of `benchmarks/balance.py train`, untempered; `curve` is for those without balance.
 
     Arguments:
+        method: the balanced method, also of the network without balance beside it.
+        estimate: "plain" or "unbiased"; empty without balance.
         curve: t, nominal log posterior and coverage AUC of the tempered network, with shape `(3, T)`, by t.
     """
 
     task: str
+    method: str
+    estimate: str
     batch: int
     strength: float
-    objective: str
     run: str
     auc: float
     log_prob: float
     slope: float
     expected: float
     curve: np.ndarray
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What is compared: networks of one task and method."""
+        return self.task, self.method
+
+    @property
+    def ratio(self) -> float:
+        """λ/n."""
+        return self.strength / self.batch
 
     def tempered(self, t: float) -> float:
         """The coverage AUC at a temperature, between those looked at; NaN below the smallest."""
@@ -89,95 +109,106 @@ class Network:
 
 def networks(folder: Path) -> list[Network]:
     """Every network of the study, those without balance first."""
+    rows = _rows("estimate-train", folder)
+    balanced = {free: method for method, free in FREE.items()}
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in _rows("estimate-train", folder):
-        key = tuple(row[n] for n in ("task", "batch", "strength", "objective", "run"))
-        groups.setdefault(key, []).append(row)
+    for row in rows:
+        groups.setdefault(tuple(row[n] for n in ("task", "batch", "strength", "objective", "run")), []).append(row)
     found = []
-    for rows in groups.values():
-        rows = sorted(rows, key=lambda r: float(r["t"]))
-        one = rows[-1]
-        curve = np.array([[float(r[n]) for r in rows] for n in ("t", "nominal_log_prob", "coverage_auc")])
-        names = ("coverage_auc", "nominal_log_prob", "slope", "t_expected")
-        about = one["task"], int(one["batch"]), float(one["strength"]), one["objective"], one["run"]
-        found.append(Network(*about, *(float(one[n]) for n in names), curve))
+    for (task, batch, strength, objective, run), here in groups.items():
+        here = sorted(here, key=lambda r: float(r["t"]))
+        curve = np.array([[float(r[n]) for r in here] for n in ("t", "nominal_log_prob", "coverage_auc")])
+        numbers = (float(here[-1][n]) for n in ("coverage_auc", "nominal_log_prob", "slope", "t_expected"))
+        method, _, estimate = objective.partition(", ")
+        method = balanced.get(method, method)
+        found.append(Network(task, method, estimate, int(batch), float(strength), run, *numbers, curve))
     return sorted(found, key=lambda n: n.strength > 0)
+
+
+def groups_of(found: list[Network]) -> dict[tuple[str, str], str]:
+    """What is compared, by method and then in the order of the file, with its name."""
+    known = sorted(dict.fromkeys(n.group for n in found), key=lambda g: list(FREE).index(g[1]))
+    return {group: f"{LABELS[group[1]]}, {TASKS[group[0]]}" for group in known}
+
+
+def ratio_label(ratio: float) -> str:
+    """λ/n as tables and the figure have it."""
+    return f"{ratio:.2g}"
+
+
+def by_ratio(folder: Path) -> str:
+    """Coverage AUC by λ/n: means over runs, one number for each pair of λ and n, from small to large n."""
+    found = [n for n in networks(folder) if n.strength]
+    ratios = sorted({n.ratio for n in found})
+    rows = []
+    for group, name in groups_of(found).items():
+        for estimate in ("plain", "unbiased"):
+            cells: dict[float, dict[int, list[float]]] = {r: {} for r in ratios}
+            for n in found:
+                if (n.group, n.estimate) == (group, estimate):
+                    cells[n.ratio].setdefault(n.batch, []).append(n.auc)
+            shown = [", ".join(signed(float(np.mean(v))) for _, v in sorted(c.items())) or "–" for c in cells.values()]
+            rows.append([f"{name}, {estimate}", *shown])
+    return table(["", *(f"λ/n = {ratio_label(r)}" for r in ratios)], rows)
 
 
 def effects(folder: Path) -> str:
     """What λ × 4, n × 4 and both do to the coverage AUC, run by run over all pairs of cells."""
     found = networks(folder)
-    by = {(n.task, n.objective, n.batch, n.strength, n.run): n for n in found if n.strength}
+    by = {(n.group, n.estimate, n.batch, n.strength, n.run): n for n in found if n.strength}
     rows = []
-    for task in dict.fromkeys(n.task for n in found):
+    for group, name in groups_of(found).items():
         for words, more_n, more_strength in (("λ × 4", 1, 4), ("n × 4", 4, 1), ("both × 4", 4, 4)):
-            cells = []
-            for objective in ("bnre, plain", "bnre, unbiased"):
+            cells, number = [], 0
+            for estimate in ("plain", "unbiased"):
                 change = [
                     other.auc - one.auc
-                    for (name, kind, n, strength, run), one in by.items()
-                    if (name, kind) == (task, objective)
-                    and (other := by.get((task, objective, n * more_n, strength * more_strength, run)))
+                    for (where, kind, n, strength, run), one in by.items()
+                    if (where, kind) == (group, estimate)
+                    and (other := by.get((group, estimate, n * more_n, strength * more_strength, run)))
                 ]
-                if not change:
-                    cells.append("–")
-                    continue
-                cells.append(f"{signed(float(np.mean(change)))} ({signed(min(change))} … {signed(max(change))})")
-            number = len(change)
-            rows.append([f"{TASKS[task]}, {words}", f"{number}", *cells])
+                number = len(change)
+                spread = f" ({signed(min(change))} … {signed(max(change))})" if change else ""
+                cells.append(signed(float(np.mean(change))) + spread if change else "–")
+            rows.append([f"{name}, {words}", f"{number}", *cells])
     return table(["", "pairs of networks", "plain estimate: change of coverage AUC", "unbiased estimate"], rows)
 
 
-def bias(folder: Path) -> str:
-    """How much larger the coverage AUC is with the plain estimate than with the unbiased one, by task and λ/n."""
-    found = [n for n in networks(folder) if n.strength]
-    ratios = sorted({n.strength / n.batch for n in found})
-    free = {(n.task, n.batch, n.strength, n.run): n.auc for n in found if n.objective == "bnre, unbiased"}
-    rows = []
-    for task in dict.fromkeys(n.task for n in found):
-        gaps: dict[float, list[float]] = {}
-        for n in found:
-            if (n.task, n.objective) == (task, "bnre, plain"):
-                gaps.setdefault(n.strength / n.batch, []).append(n.auc - free[task, n.batch, n.strength, n.run])
-        cells = [f"{signed(float(np.mean(g)))} ({len(g)})" if (g := gaps.get(r)) else "–" for r in ratios]
-        rows.append([TASKS[task], *cells])
-    return table(["", *(f"λ/n = {ratio:.2g}" for ratio in ratios)], rows)
-
-
 def slopes(folder: Path) -> str:
-    """Slopes on Weinberg: of both estimates beside the prediction near the prior and that of the exact log-ratio."""
+    """Slopes on Weinberg, of both estimates, beside the prediction near the prior and that of the exact log-ratio."""
     found = [n for n in networks(folder) if n.task == "weinberg"]
-    cells: dict[tuple[float, float, int], list[Network]] = {}
-    for n in found:
-        if n.strength:
-            cells.setdefault((n.strength / n.batch, n.strength, n.batch), []).append(n)
     rows = []
-    for (ratio, strength, batch), here in sorted(cells.items()):
-        kinds = [[n.slope for n in here if n.objective == f"bnre, {w}"] for w in ("plain", "unbiased")]
-        free = [n.slope for n in found if not n.strength and n.batch == batch]
-        expected = next(n.expected for n in here if n.objective == "bnre, plain")
-        near = [f"{1 / (1 + ratio):.2f}", f"{expected:.2f}"]
-        listed = [", ".join(f"{v:.2f}" for v in values) for values in (*kinds, free)]
-        rows.append([f"λ = {strength:g}, n = {batch:,}", f"{ratio:.2g}", *near, *listed])
-    head = ["", "λ/n", "1/(1 + λ/n)", "t of the least loss", "slope, plain", "slope, unbiased", "slope, NRE"]
+    for group, name in groups_of(found).items():
+        here = [n for n in found if n.group == group]
+        for ratio, strength, batch in sorted({(n.ratio, n.strength, n.batch) for n in here if n.strength}):
+            cell = [n for n in here if (n.strength, n.batch) == (strength, batch)]
+            expected = next(n.expected for n in cell if n.estimate == "plain")
+            kinds = [[n.slope for n in cell if n.estimate == w] for w in ("plain", "unbiased")]
+            free = [n.slope for n in here if not n.strength and n.batch == batch]
+            near = [ratio_label(ratio), f"{1 / (1 + ratio):.2f}", f"{expected:.2f}"]
+            listed = [f"{np.mean(values):.2f}" for values in (*kinds, free)]
+            rows.append([f"{name.split(',')[0]}, λ = {strength:g}, n = {batch:,}", *near, *listed])
+    head = ["", "λ/n", "1/(1 + λ/n)", "t of the least loss", "slope, plain", "slope, unbiased", "slope, no balance"]
     return table(head, rows)
 
 
 def informed(folder: Path) -> str:
-    """Balanced networks beside NRE of the same batch size and run, tempered to the same nominal log posterior."""
+    """Balanced networks beside those without balance of the same batch size and run, tempered to the same nominal log
+    posterior.
+    """
     found = networks(folder)
-    free = {(n.task, n.batch, n.run): n for n in found if not n.strength}
+    free = {(n.group, n.batch, n.run): n for n in found if not n.strength}
     rows = []
-    for task in dict.fromkeys(n.task for n in found):
-        for words in ("plain", "unbiased"):
-            here = [n for n in found if (n.task, n.objective) == (task, f"bnre, {words}")]
-            gaps = np.array([free[task, n.batch, n.run].as_informed(n.log_prob) - n.auc for n in here])
+    for group, name in groups_of(found).items():
+        for estimate in ("plain", "unbiased"):
+            here = [n for n in found if n.strength and (n.group, n.estimate) == (group, estimate)]
+            gaps = np.array([free[group, n.batch, n.run].as_informed(n.log_prob) - n.auc for n in here])
             known = gaps[np.isfinite(gaps)]
             more = f"{int((known > 0).sum())} of {len(known)}"
             spread = f"{signed(float(known.min()))} … {signed(float(known.max()))}" if len(known) else "–"
             middle = signed(float(np.median(known))) if len(known) else "–"
-            rows.append([f"{TASKS[task]}, {words}", more, middle, spread, f"{len(gaps) - len(known)}"])
-    head = ["", "tempered NRE is more conservative", "median difference", "range", "no t with as much information"]
+            rows.append([f"{name}, {estimate}", more, middle, spread, f"{len(gaps) - len(known)}"])
+    head = ["", "tempered is more conservative", "median difference", "range", "no t with as much information"]
     return table(head, rows)
 
 

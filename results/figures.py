@@ -34,7 +34,7 @@ from equipoise.plots.labels import METHODS, labels_of
 from equipoise.plots.panels import coverage_panel, say_missing
 from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, RULE, VERDICTS, budget_looks, method_looks
 from equipoise.report import write_figures, write_report
-from estimates import networks
+from estimates import Network, groups_of, networks, ratio_label
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -347,54 +347,62 @@ def diagnostics(folder: Path) -> Figure:
 
 
 def estimate(folder: Path) -> Figure:
-    """Coverage AUC against λ/n for both estimates of balance, and what tempering by 1/(1 + λ/n) gives NRE."""
+    """Coverage AUC against λ/n for both estimates of balance, and what tempering by 1/(1 + λ/n) gives."""
     found = networks(folder)
-    tasks, batches = (list(dict.fromkeys(v)) for v in ((n.task for n in found), sorted(n.batch for n in found)))
+    groups, batches = groups_of(found), sorted({n.batch for n in found})
     looks = budget_looks(batches)
-    figure, ((*axes,),) = _panels(1, len(tasks), 2.6)
-    for ax, task in zip(axes, tasks, strict=True):
-        here = [n for n in found if n.task == task]
+    figure, axes = _panels(-(-len(groups) // 3), min(3, len(groups)), 2.3)
+    for ax, (group, name) in zip(axes.flat, groups.items(), strict=False):
+        here = [n for n in found if n.group == group]
+        ratios = np.geomspace(0.004, 10, 60)
         free = [n for n in here if not n.strength]
-        ratios = np.geomspace(0.015, 10, 60)
-        curve = np.mean([[n.tempered(1 / (1 + r)) for r in ratios] for n in free], 0)
-        ax.plot(ratios, curve, color=INK, linewidth=1.1, zorder=2)
+        ax.plot(ratios, np.mean([[n.tempered(1 / (1 + r)) for r in ratios] for n in free], 0), color=INK, zorder=2)
+        _zero(ax)
         for n in batches:
-            colour = looks[n].colour
-            for objective, filled in (("bnre, plain", True), ("bnre, unbiased", False)):
+            for filled, kind in ((True, "plain"), (False, "unbiased")):
                 # Marks of equal λ/n stand side by side.
                 place = 2 * batches.index(n) + (not filled) - (2 * len(batches) - 1) / 2
-                runs: dict[float, list[float]] = {}
-                for one in here:
-                    if (one.objective, one.batch) == (objective, n):
-                        runs.setdefault(1.16**place * one.strength / n, []).append(one.auc)
-                for x, values in runs.items():
-                    ax.plot([x, x], [min(values), max(values)], color=colour, linewidth=1, zorder=3)
-                middle = [float(np.mean(v)) for v in runs.values()]
-                ax.plot(
-                    list(runs), middle, linestyle="none", marker="o", markersize=5, color=colour,
-                    markerfacecolor=colour if filled else PAPER, markeredgewidth=1.1, zorder=4,
-                )  # fmt: skip
-        _zero(ax)
+                alike = [one for one in here if one.strength and (one.estimate, one.batch) == (kind, n)]
+                _runs(ax, alike, 1.14**place, looks[n].colour, filled)
+        known = sorted({n.ratio for n in here if n.strength})
         ax.set_xscale("log")
-        known = sorted({n.strength / n.batch for n in here if n.strength})
         ax.xaxis.set_major_locator(FixedLocator(known))
-        ax.xaxis.set_major_formatter(FixedFormatter([f"{ratio:.2g}" for ratio in known]))
+        ax.xaxis.set_major_formatter(FixedFormatter([ratio_label(ratio) for ratio in known]))
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.set(title=TASKS[task], xlabel="λ/n")
-    axes[0].set_ylabel("Coverage AUC")
-    for ax in axes:
+        ax.set(title=name, xlabel="λ/n")
         low, high = ax.get_ylim()
         ax.axhspan(min(low, -0.01), 0, color=VERDICTS["overconfident"].ink, alpha=0.06, linewidth=0, zorder=0)
         ax.set_ylim(low, high)
+    for row in axes:
+        row[0].set_ylabel("Coverage AUC")
     ring = {"color": GREY, "marker": "o", "linestyle": "none"}
     handles = [
         *(Line2D([], [], color=looks[n].colour, marker="o", linestyle="none", label=f"n = {n:,}") for n in batches),
         Line2D([], [], **ring, label="plain estimate"),
         Line2D([], [], **ring, markerfacecolor=PAPER, label="unbiased estimate"),
-        Line2D([], [], color=INK, linewidth=1.1, label="NRE, tempered by 1/(1 + λ/n)"),
+        Line2D([], [], color=INK, linewidth=1.1, label="without balance,\ntempered by 1/(1 + λ/n)"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.6)
+    rest = list(axes.flat)[len(groups) :]
+    for ax in rest:
+        ax.set_axis_off()
+    if rest:
+        rest[0].legend(handles=handles, loc="center left", handlelength=1.6)
+    else:
+        figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1.6)
     return figure
+
+
+def _runs(ax: Any, networks: Sequence[Network], shift: float, colour: str, filled: bool) -> None:
+    """The mean over the runs of each λ/n, and their range."""
+    runs: dict[float, list[float]] = {}
+    for one in networks:
+        runs.setdefault(shift * one.ratio, []).append(one.auc)
+    for x, values in runs.items():
+        ax.plot([x, x], [min(values), max(values)], color=colour, linewidth=1, zorder=3)
+    ax.plot(
+        list(runs), [float(np.mean(v)) for v in runs.values()], linestyle="none", marker="o", markersize=4.5,
+        color=colour, markerfacecolor=colour if filled else PAPER, markeredgewidth=1.1, zorder=4,
+    )  # fmt: skip
 
 
 def _figure(*size: float) -> Figure:

@@ -22,7 +22,7 @@ from agreement import again, against_published, agreement, largest_budget, syste
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
-from estimates import bias, bnre_on_slcp, effects, informed, judged_twice, networks, rolls, slopes, toy
+from estimates import bnre_on_slcp, by_ratio, effects, informed, judged_twice, networks, rolls, slopes, toy
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
@@ -145,7 +145,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "bnre-slcp": bnre_on_slcp,
         "rolls": rolls,
         "estimate-toy": toy,
-        "estimate-bias": bias,
+        "estimate-ratios": by_ratio,
         "estimate-effects": effects,
         "estimate-slopes": slopes,
         "estimate-informed": informed,

@@ -580,17 +580,18 @@ def test_what_lambda_and_the_batch_do_is_compared_run_by_run(small_networks):
     assert all("| 0.000 (0.000 … 0.000) |" in row for row in rows)
 
 
-def test_what_the_bias_adds_is_told_by_the_ratio(small_networks):
-    head, _, row = estimates.bias(small_networks).splitlines()
+def test_coverage_is_listed_by_the_ratio(small_networks):
+    head, _, plain, unbiased = estimates.by_ratio(small_networks).splitlines()
     assert head == "|  | λ/n = 0.39 | λ/n = 1.6 | λ/n = 6.2 |"
-    # 0.2 (1 - t), over one, two and one pairs of λ and n with two runs each
-    assert row == "| Weinberg | +0.056 (2) | +0.122 (4) | +0.172 (2) |"
+    # 0.2 (1 - t); two pairs of λ and n have the ratio 1.6
+    assert plain == "| BNRE, Weinberg, plain | +0.056 | +0.122, +0.122 | +0.172 |"
+    assert unbiased == "| BNRE, Weinberg, unbiased | 0.000 | 0.000, 0.000 | 0.000 |"
 
 
 def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(small_networks):
     plain, unbiased = estimates.informed(small_networks).splitlines()[2:]
     # AUC 0.3 (1 - t) against 0.2 (1 - t); at t = 0.05, below the smallest t, nothing is known.
-    assert plain.startswith("| Weinberg, plain | 8 of 8 | +0.0") and plain.endswith("| 0 |")
+    assert plain.startswith("| BNRE, Weinberg, plain | 8 of 8 | +0.0") and plain.endswith("| 0 |")
     assert unbiased.endswith("| 0 of 0 | – | – | 8 |")
     found = [n for n in estimates.networks(small_networks) if not n.strength]
     assert found[0].tempered(0.75) == pytest.approx(0.075)
@@ -599,12 +600,12 @@ def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(s
 
 def test_slopes_stand_beside_the_prediction(small_networks):
     text = estimates.slopes(small_networks)
-    assert "| λ = 100, n = 256 | 0.39 | 0.72 | 0.72 | 0.72, 0.72 | 1.00, 1.00 | 0.90, 0.90 |" in text
+    assert "| BNRE, λ = 100, n = 256 | 0.39 | 0.72 | 0.72 | 0.72 | 1.00 | 0.90 |" in text
     with pytest.raises(reading.Missing, match="estimate-train"):
         estimates.networks(small_networks / "elsewhere")
 
 
-def test_the_figure_of_the_estimates_has_a_panel_for_each_task(small_networks):
+def test_the_figure_of_the_estimates_has_a_panel_for_each_task_and_method(small_networks):
     (ax,) = figures.estimate(small_networks).axes
-    assert ax.get_title() == "Weinberg"
+    assert ax.get_title() == "BNRE, Weinberg"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0.39", "1.6", "6.2"]

@@ -13,7 +13,7 @@ cell; single numbers are whole.
 
 from __future__ import annotations
 
-__all__ = ["collect", "merge", "read_results", "table", "write_results"]
+__all__ = ["collect", "merge", "read_results", "save_results", "table", "write_results"]
 
 import datetime
 import json
@@ -142,7 +142,12 @@ def collect(folder: Folder, grid: Grid | None = None) -> xr.Dataset:
 def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = None) -> Path:
     """Write `results.nc`, whole or not at all, with a digest."""
     file = file or folder.path / "results.nc"
-    ds = collect(folder, grid)
+    save_results(collect(folder, grid), file)
+    return file
+
+
+def save_results(ds: xr.Dataset, file: Path) -> None:
+    """Write results that are in memory, rounded as `results.nc` has them."""
     encoding: dict[str, Any] = {
         str(name): {"zlib": True, "complevel": 9, "shuffle": True} | (PACKED if "level" in v.dims else {})
         for name, v in ds.data_vars.items()
@@ -151,7 +156,6 @@ def write_results(folder: Folder, grid: Grid | None = None, file: Path | None = 
     for name in HISTORY:
         ds[name] = ds[name].copy(data=coarse(ds[name].values, HISTORY_BITS))
     write_netcdf(ds, file, encoding)
-    return file
 
 
 def read_results(path: str | Path) -> xr.Dataset:
