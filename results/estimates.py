@@ -8,6 +8,7 @@ __all__ = [
     "bnre_on_slcp",
     "by_ratio",
     "effects",
+    "few_simulations",
     "groups_of",
     "informed",
     "judged_twice",
@@ -20,13 +21,14 @@ __all__ = [
 
 import csv
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 
 import numpy as np
 
 from agreement import figure_name
-from formats import signed, table
+from formats import options_of, signed, table
 from reading import LABELS, TASKS, Missing, figure_auc, opened, optional, published
 
 #: Grids in which the same networks were judged by both recipes.
@@ -210,6 +212,27 @@ def informed(folder: Path) -> str:
             rows.append([f"{name}, {estimate}", more, middle, spread, f"{len(gaps) - len(known)}"])
     head = ["", "tempered is more conservative", "median difference", "range", "no t with as much information"]
     return table(head, rows)
+
+
+def few_simulations(folder: Path) -> str:
+    """Coverage AUC and nominal log posterior of NRE and BNRE where simulations are few: medians over runs."""
+    results, rows = opened("estimate", folder), []
+    (budget,) = results.budgets
+    batches = sorted({int(options_of(m)[1]["batch_size"]) for m in results.methods})
+    strengths = sorted({float(o["strength"]) for _, o in map(options_of, results.methods) if "strength" in o})
+    for task in results.tasks:
+        for strength in (0.0, *strengths):
+            cells = []
+            for n, unbiased in itertools.product(batches, ("false", "true")):
+                balanced = f"bnre[strength={strength:g},unbiased={unbiased},batch_size={n}]"
+                s = results.settings.get((task, balanced if strength else f"nre[batch_size={n}]", budget))
+                if s is None or (not strength and unbiased == "true"):
+                    cells.append("–" if s is None else "")
+                else:
+                    cells.append(f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}")
+            rows.append([f"{TASKS[task]}, " + (f"λ = {strength:g}" if strength else "NRE"), *cells])
+    head = [f"n = {n}, {words}" for n in batches for words in ("plain", "unbiased")]
+    return table([f"{budget:,} simulations", *head], rows)
 
 
 def judged_twice(folder: Path) -> str:

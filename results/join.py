@@ -75,6 +75,8 @@ def joined(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
 def _on(ds: xr.Dataset, axes: dict[str, list[Any]]) -> xr.Dataset:
     """The results on larger axes, with NaN and empty texts where there is nothing; labels are variables."""
     ds = ds.reset_coords()
+    # Texts of a fixed length would be cut to the longest that was there.
+    ds = ds.assign({n: v.astype(object) for n, v in ds.variables.items() if v.dtype.kind in "UT"})
     empty = {n: "" if v.dtype.kind in "OUT" else np.nan for n, v in ds.variables.items() if n not in ds.dims}
     return ds.reindex(axes, fill_value=empty)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["answer", "certificates", "information", "jumps", "learnt", "mixtures", "weights"]
+__all__ = ["answer", "certificates", "escaped", "information", "jumps", "learnt", "mixtures", "weights"]
 
 from pathlib import Path
 
@@ -113,10 +113,10 @@ def information(folder: Path) -> str:
 
 def learnt(folder: Path) -> str:
     """How many runs of balanced classifiers gain something over the prior where x is an image or a series."""
-    rows, budgets = [], sorted({b for n in ("paper", "released") for b in opened(n, folder).budgets})
+    grids = {name: results for name in ("paper", "released", "escape") if (results := optional(name, folder))}
+    rows, budgets = [], sorted({b for results in grids.values() for b in results.budgets})
     for task in ("spatial_sir", "lotka_volterra"):
-        for name in ("paper", "released"):
-            results = opened(name, folder)
+        for name, results in grids.items():
             if task not in results.tasks:
                 continue
             prior = float(results.ds["prior_log_prob"].sel(task=task))
@@ -130,6 +130,28 @@ def learnt(folder: Path) -> str:
     if not rows:
         raise Missing("neither protocol has a task with images or series")
     return table([f"runs that gain {LEARNT} nat or more", *(f"{b:,}" for b in budgets)], rows)
+
+
+def escaped(folder: Path) -> str:
+    """Twenty runs of balanced classifiers of images: those that leave the prior, and those that do not."""
+    results = opened("escape", folder)
+    prior = float(results.ds["prior_log_prob"].sel(task="spatial_sir"))
+    rows = []
+    for s in results.each(["spatial_sir"], ["bnre", "bnre_c"], results.budgets):
+        gains, areas = s.numbers["nominal_log_prob"] - prior, s.numbers["coverage_auc"]
+        left = gains >= LEARNT
+        cells = []
+        for which in (left, ~left):
+            some, verdicts = areas[which], [v for v, w in zip(s.verdicts, which, strict=True) if w]
+            spread = f"{signed(float(np.median(some)))} ({signed(float(some.min()))} … {signed(float(some.max()))})"
+            cells += [spread, counted(verdicts)] if len(some) else ["–", "–"]
+        share, gain = (
+            f"{int(left.sum())} of {len(left)}",
+            signed(float(np.median(gains[left])), 2) if any(left) else "–",
+        )
+        rows.append([f"{LABELS[s.method]}, {s.budget:,}", share, gain, *cells])
+    head = ["Spatial SIR", "leave the prior", "their gain", "their coverage AUC", "their verdicts"]
+    return table([*head, "coverage AUC of the others", "their verdicts"], rows)
 
 
 def jumps(folder: Path) -> str:

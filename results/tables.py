@@ -22,12 +22,23 @@ from agreement import again, against_published, agreement, largest_budget, syste
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
-from estimates import bnre_on_slcp, by_ratio, effects, informed, judged_twice, networks, rolls, slopes, toy
+from estimates import (
+    bnre_on_slcp,
+    by_ratio,
+    effects,
+    few_simulations,
+    informed,
+    judged_twice,
+    networks,
+    rolls,
+    slopes,
+    toy,
+)
 from formats import counted, ranged, table
 from ledgers import cost, cost_of_stacks, state
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Setting, opened, optional, pictured
 from speed import peers_table
-from summary import answer, certificates, information, jumps, learnt, mixtures, weights
+from summary import answer, certificates, escaped, information, jumps, learnt, mixtures, weights
 
 DOCS = HERE.parent / "docs"
 PAGES = (
@@ -147,11 +158,13 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "estimate-toy": toy,
         "estimate-ratios": by_ratio,
         "estimate-effects": effects,
+        "estimate-few": few_simulations,
         "estimate-slopes": slopes,
         "estimate-informed": informed,
         "certificates": certificates,
         "information": information,
         "learnt": learnt,
+        "escaped": escaped,
         "jumps": jumps,
         "mixtures": mixtures,
         "changes": changes,
