@@ -232,7 +232,8 @@ def few_simulations(folder: Path) -> str:
                     cells.append(f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}")
             rows.append([f"{TASKS[task]}, " + (f"λ = {strength:g}" if strength else "NRE"), *cells])
     head = [f"n = {n}, {words}" for n in batches for words in ("plain", "unbiased")]
-    return table([f"{budget:,} simulations", *head], rows)
+    prior = ", ".join(f"{TASKS[t]} {signed(float(results.ds['prior_log_prob'].sel(task=t)), 2)}" for t in results.tasks)
+    return f"{table([f'{budget:,} simulations', *head], rows)}\n\n*Log posterior of the prior: {prior}.*"
 
 
 def judged_twice(folder: Path) -> str:

@@ -101,8 +101,8 @@ def test_with_results_the_tables_are_filled_and_stay(made_up, tmp_path, capsys):
     assert tables.main([*options, "--check"]) == 0 and "up to date" in capsys.readouterr().out
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     missing = set(re.findall(r"`results/(\w+)\.nc` is not there", text))
-    others = {"released_again", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls"}
-    assert missing == others | {"frontier", "temperatures"}
+    others = {"released_again", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls", "escape"}
+    assert missing == others | {"estimate", "frontier", "temperatures"}
     assert "](figures/reproduction-auc.png)" in text and "](../figures/reproduction-log-paper.png)" in text
 
 
@@ -546,7 +546,7 @@ def test_published_numbers_stand_beside_both_judgements():
 
 def test_rolls_are_compared_run_by_run(tmp_path):
     rows = estimates.rolls(reading.HERE).splitlines()[2:]
-    assert sum("| NRE-C, SLCP" in row for row in rows) == 2 and all(" ± 0.0" in row for row in rows)
+    assert sum("| NRE-C, SLCP" in row for row in rows) == 4 and all(" ± 0.0" in row for row in rows)
     with pytest.raises(reading.Missing, match="rolls"):
         estimates.rolls(tmp_path)
 
@@ -596,6 +596,16 @@ def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(s
     found = [n for n in estimates.networks(small_networks) if not n.strength]
     assert found[0].tempered(0.75) == pytest.approx(0.075)
     assert found[0].as_informed(-0.25) == pytest.approx(0.075)
+
+
+def test_few_simulations_have_a_row_for_each_strength():
+    rows = estimates.few_simulations(reading.HERE).splitlines()
+    assert rows[0] == "| 1,024 simulations | n = 64, plain | n = 64, unbiased | n = 256, plain | n = 256, unbiased |"
+    assert [row.split(" |")[0] for row in rows[2:6]] == [
+        f"| Weinberg, {words}" for words in ("NRE", "λ = 25", "λ = 100", "λ = 400")
+    ]
+    assert rows[2].count("−0.0") == 4 and rows[2].count("|  |") == 2  # NRE has no estimate
+    assert rows[-1].startswith("*Log posterior of the prior: Weinberg −0.56, SLCP −3.58")
 
 
 def test_slopes_stand_beside_the_prediction(small_networks):
