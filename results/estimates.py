@@ -21,7 +21,6 @@ __all__ = [
 
 import csv
 import dataclasses
-import itertools
 import math
 from pathlib import Path
 
@@ -216,24 +215,31 @@ def informed(folder: Path) -> str:
 
 def few_simulations(folder: Path) -> str:
     """Coverage AUC and nominal log posterior of NRE and BNRE where simulations are few: medians over runs."""
-    results, rows = opened("estimate", folder), []
-    (budget,) = results.budgets
-    batches = sorted({int(options_of(m)[1]["batch_size"]) for m in results.methods})
-    strengths = sorted({float(o["strength"]) for _, o in map(options_of, results.methods) if "strength" in o})
-    for task in results.tasks:
-        for strength in (0.0, *strengths):
-            cells = []
-            for n, unbiased in itertools.product(batches, ("false", "true")):
-                balanced = f"bnre[strength={strength:g},unbiased={unbiased},batch_size={n}]"
-                s = results.settings.get((task, balanced if strength else f"nre[batch_size={n}]", budget))
-                if s is None or (not strength and unbiased == "true"):
-                    cells.append("–" if s is None else "")
-                else:
-                    cells.append(f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}")
-            rows.append([f"{TASKS[task]}, " + (f"λ = {strength:g}" if strength else "NRE"), *cells])
+    results = opened("estimate", folder)
+    options = [options_of(method)[1] for method in results.methods]
+    batches = sorted({int(o["batch_size"]) for o in options})
+    strengths = sorted({float(o["strength"]) for o in options if "strength" in o})
+
+    def cell(task: str, budget: int, strength: float, n: int, unbiased: str) -> str:
+        if not strength and unbiased == "true":  # NRE has no estimate
+            return ""
+        balanced = f"bnre[strength={strength:g},unbiased={unbiased},batch_size={n}]"
+        s = results.settings.get((task, balanced if strength else f"nre[batch_size={n}]", budget))
+        return "–" if s is None else f"{signed(s.median('coverage_auc'))} / {signed(s.median('nominal_log_prob'), 2)}"
+
+    rows = [
+        [
+            f"{TASKS[task]}, {budget:,}, " + (f"λ = {strength:g}" if strength else "NRE"),
+            *(cell(task, budget, strength, n, unbiased) for n in batches for unbiased in ("false", "true")),
+        ]
+        for task in results.tasks
+        for budget in results.budgets
+        if any(key[0] == task and key[2] == budget for key in results.settings)
+        for strength in (0.0, *strengths)
+    ]
     head = [f"n = {n}, {words}" for n in batches for words in ("plain", "unbiased")]
     prior = ", ".join(f"{TASKS[t]} {signed(float(results.ds['prior_log_prob'].sel(task=t)), 2)}" for t in results.tasks)
-    return f"{table([f'{budget:,} simulations', *head], rows)}\n\n*Log posterior of the prior: {prior}.*"
+    return f"{table(['', *head], rows)}\n\n*Log posterior of the prior: {prior}.*"
 
 
 def judged_twice(folder: Path) -> str:

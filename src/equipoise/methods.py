@@ -32,10 +32,10 @@ class Method:
         network: "classifier" or "flow".
         loss: "npe" (negative log likelihood), "nre" (binary cross-entropy) or "nre_c" (contrastive).
         balance: "none", "chi2", "kl" or "multiclass".
-        strength: λ.
+        strength: λ. With batches of n, balance also tempers by about 1/(1 + λ/n) (`losses.balance`).
         start: "random", or for a flow "prior" or "prior_base".
         paper: what the paper calls it.
-        unbiased: estimate a χ² balance without bias from the batch.
+        unbiased: estimate a χ² balance without bias from the batch, which takes this tempering away.
         normalized: balance h - log Ẑ(x) instead of h, for classifiers.
         normalizer: how many rolls of θ estimate that Ẑ(x).
         contrastive: K of NRE-C.

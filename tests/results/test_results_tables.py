@@ -600,9 +600,9 @@ def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(s
 
 def test_few_simulations_have_a_row_for_each_strength():
     rows = estimates.few_simulations(reading.HERE).splitlines()
-    assert rows[0] == "| 1,024 simulations | n = 64, plain | n = 64, unbiased | n = 256, plain | n = 256, unbiased |"
+    assert rows[0] == "|  | n = 64, plain | n = 64, unbiased | n = 256, plain | n = 256, unbiased |"
     assert [row.split(" |")[0] for row in rows[2:6]] == [
-        f"| Weinberg, {words}" for words in ("NRE", "λ = 25", "λ = 100", "λ = 400")
+        f"| Weinberg, 1,024, {words}" for words in ("NRE", "λ = 25", "λ = 100", "λ = 400")
     ]
     assert rows[2].count("−0.0") == 4 and rows[2].count("|  |") == 2  # NRE has no estimate
     assert rows[-1].startswith("*Log posterior of the prior: Weinberg −0.56, SLCP −3.58")
