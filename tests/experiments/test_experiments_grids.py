@@ -273,7 +273,7 @@ def test_methods_may_train_with_batches_and_products_of_their_own():
         ("rolls", 3 * 4 * 4 * 10, 12),
         ("bnre_slcp", 4 * 6 * 5, 12),
         ("escape", 2 * 2 * 20, 2),
-        ("estimate", 3 * 2 * 7 * 5, 3 * 2),
+        ("estimate", 3 * 2 * 2 * 7 * 5, 3 * 2 * 2),
     ],
 )
 def test_the_grids_of_open_questions(name, cells, stacks):
