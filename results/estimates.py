@@ -139,18 +139,18 @@ def ratio_label(ratio: float) -> str:
 
 def by_ratio(folder: Path) -> str:
     """Coverage AUC by λ/n: means over runs, one number for each pair of λ and n, from small to large n."""
-    found = [n for n in networks(folder) if n.strength]
-    ratios = sorted({n.ratio for n in found})
+    found = networks(folder)
+    ratios = sorted({n.ratio for n in found})  # 0 without balance
     rows = []
     for group, name in groups_of(found).items():
         for estimate in ("plain", "unbiased"):
             cells: dict[float, dict[int, list[float]]] = {r: {} for r in ratios}
             for n in found:
-                if (n.group, n.estimate) == (group, estimate):
+                if n.group == group and n.estimate == (estimate if n.strength else ""):
                     cells[n.ratio].setdefault(n.batch, []).append(n.auc)
             shown = [", ".join(signed(float(np.mean(v))) for _, v in sorted(c.items())) or "–" for c in cells.values()]
             rows.append([f"{name}, {estimate}", *shown])
-    return table(["", *(f"λ/n = {ratio_label(r)}" for r in ratios)], rows)
+    return table(["", "no balance", *(f"λ/n = {ratio_label(r)}" for r in ratios[1:])], rows)
 
 
 def effects(folder: Path) -> str:

@@ -582,10 +582,10 @@ def test_what_lambda_and_the_batch_do_is_compared_run_by_run(small_networks):
 
 def test_coverage_is_listed_by_the_ratio(small_networks):
     head, _, plain, unbiased = estimates.by_ratio(small_networks).splitlines()
-    assert head == "|  | λ/n = 0.39 | λ/n = 1.6 | λ/n = 6.2 |"
+    assert head == "|  | no balance | λ/n = 0.39 | λ/n = 1.6 | λ/n = 6.2 |"
     # 0.2 (1 - t); two pairs of λ and n have the ratio 1.6
-    assert plain == "| BNRE, Weinberg, plain | +0.056 | +0.122, +0.122 | +0.172 |"
-    assert unbiased == "| BNRE, Weinberg, unbiased | 0.000 | 0.000, 0.000 | 0.000 |"
+    assert plain == "| BNRE, Weinberg, plain | 0.000, 0.000 | +0.056 | +0.122, +0.122 | +0.172 |"
+    assert unbiased == "| BNRE, Weinberg, unbiased | 0.000, 0.000 | 0.000 | 0.000, 0.000 | 0.000 |"
 
 
 def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(small_networks):
