@@ -1,7 +1,7 @@
 """Balance, or the batch estimate of balance: what the plain estimate of the χ² term does to log-ratios.
 
     python benchmarks/balance.py toy               # quadrature, a second: results/estimate-toy.csv
-    python benchmarks/balance.py train --compile   # the paper's networks, ten minutes of a GPU: estimate-train.csv
+    python benchmarks/balance.py train --compile   # the paper's networks: results/estimate-train.csv
 
 The derivation is in `equipoise/losses/balance.py`. *Toy*: θ ~ N(0, 1), x|θ ~ N(θ, τ²), and the family of log-ratios
 h = t log r + c around the exact log r. The expected binary cross-entropy, g² and the variance of the batch mean are
@@ -13,11 +13,12 @@ t = 1/(1 + λ/n).
 simulations, on tasks whose exact posterior is known. λ and n are such that "λ × 4", "n × 4" and both can be compared.
 Kept are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact
 log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `t_expected` is the
-t of the least loss in the family t log r + c with the exact log r of the task, for binary cross-entropy. The networks
-without balance are judged at several temperatures as well: between them lies the one with the nominal log posterior of
-a balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs
-is the estimate alone. Rows are appended as they come; what is there is not computed again. Stored are BNRE with n up to
-1,024 and on Weinberg 4,096, and BRNPE on Weinberg and SLCP with n up to 1,024.
+t of the least loss in the family t log r + c with the exact log r of the task; c normalises it for the likelihood
+loss. The networks without balance are judged at several temperatures as well: between them lies the one with the
+nominal log posterior of a balanced network. There are so many simulations that none is seen more than 128 times, with
+n = 4,096: what differs is the estimate alone. Rows are appended as they come; what is there is not computed again.
+Stored are BNRE with n up to 1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on
+a CPU, on Weinberg, BNPE with n up to 256 and BNRE-C with n = 64.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import argparse
 import csv
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +38,7 @@ import torch
 from scipy.optimize import minimize
 
 import equipoise as eq
+from equipoise.losses import LOSSES, Objective, information_weight, rolls_needed
 from equipoise.posteriors.member_stack import MemberStack
 from equipoise.training import PAPER, Member
 
@@ -123,7 +126,7 @@ def toy() -> Iterator[dict[str, float | str]]:
 
 
 #: The methods without balance, and their balanced ones.
-BALANCED = {"nre": "bnre", "rnpe": "brnpe"}
+BALANCED = {"nre": "bnre", "rnpe": "brnpe", "nre_c": "bnre_c", "npe": "bnpe"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +139,11 @@ class Design:
         temperatures: at which the networks without balance are judged besides 1.
         pairs: that judge a network.
         test: pairs behind slopes and balancing errors.
+        points: from the prior that normalise exact log-ratios for the likelihood loss.
         validation: the share of the simulations that validates.
     """
 
-    families: tuple[tuple[str, int], ...] = (("nre", 32_000), ("rnpe", 16_000))
+    families: tuple[tuple[str, int], ...] = (("nre", 32_000), ("rnpe", 16_000), ("nre_c", 16_000), ("npe", 16_000))
     tasks: tuple[str, ...] = ("weinberg", "slcp", "two_moons")
     batches: tuple[int, ...] = (64, 256, 1024, 4096)
     strengths: tuple[float, ...] = (25.0, 100.0, 400.0)
@@ -149,6 +153,7 @@ class Design:
     runs: int = 3
     pairs: int = 2000
     test: int = 8000
+    points: int = 256
     validation: float = 0.01
 
 
@@ -173,23 +178,39 @@ class Tempered(MemberStack):
         return self.times.view(-1, *[1] * (found.ndim - 1)) * found
 
 
-def tempered_optimum(exact: np.ndarray, rolled: np.ndarray, strength: float, n: float) -> float:
-    """t of the least loss of h = t log r + c with the plain estimate, from exact log-ratios of joint and rolled pairs.
+def tempered_optimum(objective: Objective, n: float, rolls: torch.Tensor, others: torch.Tensor | None = None) -> float:
+    """t of the least loss of h = t log r + c with the plain estimate.
 
     The covariance of neighbours is that of the pairs, in their order.
+
+    Arguments:
+        objective: a base loss with χ² balance.
+        n: the batch size.
+        rolls: exact log-ratios of rolls of θ through the pairs, with shape `(R, N)`.
+        others: exact log-ratios of parameters from the prior at each x, with shape `(S, N)`, which normalise h. Needed
+            by the likelihood loss, which has no minimum in c.
     """
-    exact, rolled = (np.clip(v, -1e4, 1e4) for v in (exact, rolled))
+    rolls = rolls.double().clamp(-1e4, 1e4)
+    term = LOSSES[objective.loss]
 
     def value(where: np.ndarray) -> float:
-        joint, marginal = where[0] * exact + where[1], where[0] * rolled + where[1]
-        loss = 0.5 * (np.logaddexp(0, -joint).mean() + np.logaddexp(0, marginal).mean())
-        s = 0.5 * (np.tanh(joint / 2) + np.tanh(marginal / 2))
+        if others is None:
+            h = where[0] * rolls + where[1]
+        else:
+            h = where[0] * rolls - (where[0] * others.double()).logsumexp(0) + math.log(len(others))
+        s = h[0].sigmoid() + h[1].sigmoid() - 1
         centred = s - s.mean()
-        spread = (centred**2).mean() + 2 * (centred * np.roll(centred, -1)).mean()
-        return float(loss + strength * (s.mean() ** 2 + spread / n))
+        spread = (centred**2).mean() + 2 * (centred * centred.roll(-1)).mean()
+        loss = term.function(*term.arguments(h, objective), **term.keywords(objective))
+        return float(loss + objective.strength * (s.mean() ** 2 + spread / n))
 
-    start = np.array([1 / (1 + strength / n), 0.0])
+    start = np.array([tempering(objective, n)] if others is not None else [tempering(objective, n), 0.0])
     return float(minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12}).x[0])
+
+
+def tempering(objective: Objective, n: float) -> float:
+    """t near the prior, 1/(1 + λ/4κn)."""
+    return 1 / (1 + objective.strength / (4 * information_weight(objective) * n))
 
 
 def train(
@@ -227,8 +248,15 @@ def _stack(
     epochs = max(1, round(steps / each))
     judges = eq.simulate(task.prior, task.simulate, design.pairs, seed=10_000)
     test = eq.simulate(task.prior, task.simulate, design.test, seed=10_001)
-    both = torch.stack([test.theta, test.theta.roll(1, 0)])
-    exact, rolled = (task.log_posterior(theta, test.x) - task.prior.log_prob(theta) for theta in both)
+    objectives = {strength: balanced.but(strength=strength).objective for strength in design.strengths}
+    rolls = torch.stack([_exact(task, test.theta.roll(r, 0), test.x) for r in range(rolls_needed(balanced.objective))])
+    others = None
+    if balanced.loss == "npe":
+        points = torch.quasirandom.SobolEngine(task.prior.dim, scramble=True, seed=0).draw(design.points)
+        others = torch.stack(
+            [_exact(task, one.expand_as(test.theta), test.x) for one in task.prior.from_uniform(points)]
+        )
+    expected = {strength: tempered_optimum(o, n, rolls, others) for strength, o in objectives.items()}
     # One cycle of the learning rate down to 0 and the last weights: every batch size has as many steps, and what is
     # kept is what the loss of the batches leads to, not what a validation set chooses.
     settings = dataclasses.replace(
@@ -263,9 +291,8 @@ def _stack(
     rows: list[dict[str, float | str]] = []
     for k, (i, t) in enumerate(plan):
         (label, strength), run = labels[i]
-        h, r = (v.cpu().double() for v in (networks[i].log_ratio(test.theta, test.x), exact))
+        h, r = (v.cpu().double() for v in (networks[i].log_ratio(test.theta, test.x), rolls[0]))
         h, r = h - h.mean(), r - r.mean()
-        biased = label.endswith("plain")
         values = {v: round(float(judged[v][k]), 4) for v in JUDGED}
         rows.append(
             {
@@ -278,13 +305,18 @@ def _stack(
                 "steps": epochs * each,
                 "pairs": design.pairs,
                 "slope": round(float((h * r).sum() / (r * r).sum()), 4),
-                "t_expected": round(tempered_optimum(exact.numpy(), rolled.numpy(), strength, n), 4) if biased else 1.0,
+                "t_expected": round(expected[strength], 4) if label.endswith("plain") else 1.0,
                 "t": t,
                 **values,
                 "seconds": round(seconds / len(members), 1),
             }
         )
     return rows
+
+
+def _exact(task: Any, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The exact log-ratios."""
+    return task.log_posterior(theta, x) - task.prior.log_prob(theta)
 
 
 def append(rows: list[dict[str, float | str]], file: Path) -> None:
@@ -311,6 +343,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=Design.tasks, default=Design.tasks)
     parser.add_argument("--families", nargs="+", choices=BALANCED, default=list(BALANCED))
     parser.add_argument("--batches", nargs="+", type=int, default=Design.batches)
+    parser.add_argument("--runs", type=int, default=Design.runs)
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
     parser.add_argument("--compile", action="store_true", help="compile steps, which pays back on a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -323,7 +356,11 @@ def main() -> None:
         append(list(toy()), file)
     else:
         families = tuple((family, steps) for family, steps in Design.families if family in options.families)
-        design = QUICK if options.quick else Design(families, tuple(options.tasks), tuple(options.batches))
+        design = (
+            QUICK
+            if options.quick
+            else Design(families, tuple(options.tasks), tuple(options.batches), runs=options.runs)
+        )
         done: set[tuple[str, str, int]] = set()
         if file.exists():
             with open(file, encoding="utf-8") as stream:

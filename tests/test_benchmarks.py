@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import runpy
 import sys
@@ -10,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -189,22 +189,31 @@ def test_networks_are_trained_with_both_estimates_and_never_twice(tmp_path: Path
     assert file.read_bytes() == before
 
 
-def test_the_best_tempering_is_that_of_the_toy_near_the_prior() -> None:
-    """Of exact log-ratios of a little information: 1/(1 + λ/n) with the plain estimate, from pairs in any order."""
+@pytest.mark.parametrize(("loss", "expected"), [("nre", 0.5), ("nre_c", 0.643), ("npe", 0.8)])
+def test_the_best_tempering_is_the_derived_one_near_the_prior(loss: str, expected: float) -> None:
+    """Of exact log-ratios of 0.005 nats, with λ = n: κ/(κ + ¼), from pairs in any order."""
     sys.path.insert(0, str(HERE))
     try:
         import balance
     finally:
         sys.path.remove(str(HERE))
-    rng, noise = np.random.default_rng(0), 5.0
-    theta = rng.normal(size=200_000)
-    x = theta + noise * rng.normal(size=len(theta))
-    variance = 1 / (1 + noise**-2)
-    exact, rolled = (
-        -0.5 * (v - variance * x / noise**2) ** 2 / variance - 0.5 * np.log(variance) + 0.5 * v**2
-        for v in (theta, np.roll(theta, 1))
-    )
-    assert balance.tempered_optimum(exact, rolled, 256, 256) == pytest.approx(0.5, abs=0.06)
+    from equipoise.losses import Objective
+
+    generator, noise = torch.Generator().manual_seed(0), 10.0
+    theta, error = torch.randn(2, 100_000, generator=generator, dtype=torch.float64)
+    x, variance = theta + noise * error, 1 / (1 + noise**-2)
+
+    def exact(theta: torch.Tensor) -> torch.Tensor:
+        return -0.5 * (theta - variance * x / noise**2) ** 2 / variance - 0.5 * math.log(variance) + 0.5 * theta**2
+
+    rolls = torch.stack([exact(theta.roll(r)) for r in range(6)])
+    others = None
+    if loss == "npe":
+        middles = (torch.arange(300, dtype=torch.float64) + 0.5) / 300
+        others = torch.stack([exact(z) for z in torch.special.ndtri(middles)])
+    objective = Objective(loss, "chi2", 256.0)
+    assert balance.tempering(objective, 256) == pytest.approx(expected, abs=1e-3)
+    assert balance.tempered_optimum(objective, 256, rolls, others) == pytest.approx(expected, abs=0.06)
 
 
 def test_load_measures_folders_of_many_cells(printed) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,14 @@ from lampe.inference import BNRELoss, CNRELoss, NRELoss
 from torch import Tensor, nn
 
 from equipoise import losses
-from equipoise.losses import Objective, objective_kinds, objective_terms, pairs_needed, rolls_needed
+from equipoise.losses import (
+    Objective,
+    information_weight,
+    objective_kinds,
+    objective_terms,
+    pairs_needed,
+    rolls_needed,
+)
 from equipoise.losses.objective import Term
 from equipoise.methods import METHODS
 
@@ -403,3 +412,70 @@ def test_a_new_balance_term_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPa
     total, balance = objective_terms(h, [objective], torch.tensor([0]), torch.tensor([3.0]))
     torch.testing.assert_close(balance, balance_absolute(h[:, 0], h[:, 1]))
     torch.testing.assert_close(total, losses.npe(h[:, 0]) + 3 * balance)
+
+
+@pytest.fixture(scope="module")
+def all_batches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Independent θ and x with three values each: their probabilities, and all batches of four pairs with theirs."""
+    of_theta, of_x = torch.tensor([[0.2, 0.3, 0.5], [0.5, 0.1, 0.4]], dtype=torch.float64)
+    batches = torch.tensor(list(itertools.product(itertools.product(range(3), repeat=2), repeat=4)))
+    return of_theta, of_x, batches, (of_theta[batches[..., 0]] * of_x[batches[..., 1]]).prod(-1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "npe"},
+        {"loss": "nre"},
+        {"loss": "nre_c", "contrastive": 2},
+        {"loss": "nre_c", "contrastive": 2, "share_rolls": False},
+        {"loss": "nre_c", "contrastive": 3, "gamma": 0.4},
+    ],
+    ids=lambda options: ", ".join(map(str, options.values())),
+)
+@pytest.mark.parametrize("part", ["both", "θ", "x", "constant"])
+def test_the_curvature_at_the_prior_is_as_derived(all_batches, options: dict[str, Any], part: str) -> None:
+    """The second derivative of the expected loss at h = 0, by enumeration, in each part of the log-ratio.
+
+    Without balance it is κ E h² in what depends on both. The plain estimate of balance adds λ E h²/4n to it, and
+    2λ E h²/4n to functions of θ or x alone; the unbiased one adds nothing but to a constant.
+    """
+    of_theta, of_x, batches, probability = all_batches
+    strength, n = 7.0, batches.shape[1]
+    u, f, v = random(3, 3, seed=3), random(3, 1, seed=4), random(3, seed=5)
+    u = u - (of_theta[:, None] * u).sum(0)
+    h = {
+        "both": u - (of_x * u).sum(1, keepdim=True),
+        "θ": (f - (of_theta[:, None] * f).sum()).expand(3, 3),
+        "x": (v - (of_x * v).sum()).expand(3, 3),
+        "constant": torch.ones(3, 3, dtype=torch.float64),
+    }[part]
+
+    def curvature(objective: Objective) -> float:
+        kinds, _ = objective_kinds([objective])
+
+        def expected(scale: Tensor) -> Tensor:
+            ratios = scale * h
+            if objective.loss == "npe":  # flows are normalised
+                ratios = ratios - (of_theta[:, None] * ratios.exp()).sum(0).log()
+            theta, x = batches[..., 0], batches[..., 1]
+            rolls = torch.stack([ratios[theta.roll(r, 1), x] for r in range(max(2, rolls_needed(objective)))], 1)
+            every = torch.zeros(len(rolls), dtype=torch.int64)
+            losses, _ = objective_terms(rolls, kinds, every, torch.full((len(rolls),), objective.strength))
+            return (probability * losses).sum()
+
+        return float(torch.autograd.functional.hessian(expected, torch.zeros((), dtype=torch.float64)))
+
+    free = Objective(**options)
+    plain, unbiased = (
+        Objective(**options, balance="chi2", strength=strength, unbiased=unbiased) for unbiased in (False, True)
+    )
+    square = float((of_theta[:, None] * of_x * h**2).sum())
+    start = curvature(free)
+    if part == "both":
+        assert start == pytest.approx(information_weight(free) * square)
+    normalised = part in ("x", "constant") and options["loss"] == "npe"  # which then leaves nothing of this part
+    added = {"both": 1, "θ": 2, "x": 2, "constant": 2 * n}[part] * strength * square / (4 * n)
+    assert curvature(plain) - start == pytest.approx(0 if normalised else added, abs=1e-12)
+    kept = added if part == "constant" and not normalised else 0
+    assert curvature(unbiased) - start == pytest.approx(kept, abs=1e-12)

@@ -29,19 +29,22 @@ means and has no such estimate.
 
 with \(C_1\) from the θ that neighbouring rolls share: \(s_{b+1}\) holds \(h(θ_b, x_{b+1})\), and \(s_b\) holds
 \(h(θ_b, x_b)\) and \(h(θ_{b-1}, x_b)\), of which the latter depends on θ_b through x_b. So λ(C₀ + 2C₁)/n is added to
-the loss whatever g is. Near the prior, h is small, σ(h) ≈ ½ + h/4, and the binary cross-entropy is log 2 - ¼[E_joint h
-- E_marginal h] + Q with the curvature \(Q = [E_{joint} h^2 + E_{marginal} h^2]/16\). Write h as a constant, plus a
-function of θ, plus a function of x, plus what depends on both:
+the loss whatever g is. Near the prior, h is small and σ(h) ≈ ½ + h/4. Write h as a constant, plus a function of θ,
+plus a function of x, plus what depends on both; E h² is then over independent θ and x:
 
-- what depends on both: the covariances within a term and between neighbours vanish to this order, (C₀ + 2C₁)/n = Q/n,
-  and the curvature is multiplied by 1 + λ/n;
-- a function of θ alone: C₀ and 2C₁ are Q each, hence 1 + 2λ/n; of x alone: C₀ is 2Q and C₁ is 0, hence 1 + 2λ/n;
-- a constant: no variance, but g² = 2Q, hence 1 + 2λ. This alone is balance.
+- what depends on both: C₀ = E h²/8, as the two pairs of a term are uncorrelated, and so are neighbours;
+- a function of θ alone: C₀ = E h²/8 and 2C₁ = E h²/8, from the shared θ; of x alone: C₀ = E h²/4 and C₁ = 0;
+- a constant: no variance, but g² = h²/4. This alone is balance.
 
-The linear part is unchanged, so the minimum moves from log r to about log r/(1 + λ/n): near the prior the plain
-estimate *tempers*. With λ = 100 and n = 256 the factor is 1.39, with λ = 1000 it is 4.9. Far from the prior σ(h)
-saturates and the factor differs (`benchmarks/balance.py` has the numbers). The exact log r is balanced, g = 0, so U
-leaves it the minimum.
+The base losses are -κ [E_joint h - ½ E h²] in what depends on both (`base`). Their curvature κ becomes κ + λ/4n, and
+the linear part stays. So the minimum moves from log r to about t log r: near the prior the plain estimate *tempers*,
+
+.. math:: t = \frac{1}{1 + λ/(4κn)}.
+
+For λ = 100 and n = 256 this is 0.72 with the cross-entropy of NRE (κ = ¼, t = 1/(1 + λ/n)), 0.82 with NRE-C, and 0.91
+with the likelihood loss. For the cross-entropy the curvature is multiplied by 1 + λ/n in what depends on both, by
+1 + 2λ/n in functions of θ or x alone, and by 1 + 2λ in constants. Far from the prior σ(h) saturates and the factors
+differ (`benchmarks/balance.py` has the numbers). The exact log r is balanced, g = 0, so U leaves it the minimum.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ __all__ = [
     "BALANCES",
     "LOSSES",
     "Objective",
+    "information_weight",
     "objective_kinds",
     "objective_terms",
     "pairs_needed",
@@ -171,6 +172,19 @@ def prior_loss(objective: Objective) -> float:
     h = torch.zeros(1, rolls_needed(objective), pairs_needed(objective))
     total, _ = objective_terms(h, [objective], torch.zeros(1, dtype=torch.int64), torch.tensor([objective.strength]))
     return float(total)
+
+
+def information_weight(objective: Objective) -> float:
+    """κ: near the prior, the base loss falls by κ for every nat of information (see `base`).
+
+    λ/κ is the strength of the balance term beside the information, which compares strengths over losses.
+
+    Example:
+        >>> {loss: information_weight(Objective(loss)) for loss in LOSSES}
+        {'npe': 1.0, 'nre': 0.25, 'nre_c': 0.45}
+    """
+    some = objective.gamma / (1 + objective.gamma)
+    return {"npe": 1.0, "nre": 0.25, "nre_c": some * (1 - some / objective.contrastive)}[objective.loss]
 
 
 def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], list[int]]:
