@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["READING_ERROR", "again", "against_published", "agreement", "agrees", "largest_budget", "systematic"]
+__all__ = ["READING_ERROR", "against_published", "agreement", "agrees", "largest_budget", "outliers", "systematic"]
 
 import dataclasses
 import math
@@ -64,25 +64,32 @@ def against_published(task: str, folder: Path) -> str:
         yes = "yes" if agrees(s, middle, theirs) else "**no**"
         rows.append([*start, signed(middle), runs, signed(middle - theirs), yes, last, *twice])
     head = ["", "budget", "published", "ours, last weights", "our runs", "difference", "agrees", "ours, best weights"]
-    return table([*head, "second runs, released recipe"] if recipe else head, rows)
+    return table([*head, "second runs, released ranks"] if recipe else head, rows)
 
 
 def agreement(folder: Path) -> str:
-    """How many of the published numbers agree, with the weights of the last and of the best epoch.
+    """How many of the published numbers agree: with the best weights, with the last, and with second runs of these.
 
-    The last column is what two exact replicates of five runs each would give, if both scattered as our runs do: the
+    Beside them is what two exact replicates of five runs each would give, if both scattered as our runs do: the
     difference of two medians of five has variance 2 · 0.287 σ², with σ the standard deviation of our runs.
     """
     ours, best = opened("released", folder), optional("paper", folder)
     keys, levels = [k for k in published() if k in ours.settings], ours.ds["level"].values
     if not keys:
         raise Missing("no published setting is in `results/released.nc`")
-    columns = {"released protocol, last weights": _counts(ours.settings, keys, levels)}
+    columns = {}
     if best is not None:
         there = [k for k in keys if k in best.settings]
         columns["text's protocol, best weights"] = _counts(best.settings, there, levels)
-    columns["two exact replicates"] = _replicates(ours.settings, keys)
-    return f"{_beside(columns)}\n\n{_outliers(ours, keys)}"
+    columns["released, first runs"] = _counts(ours.settings, keys, levels)
+    columns["exact replicates of these"] = _replicates(ours.settings, keys)
+    second = optional("released_again", folder)
+    if second is not None:
+        judged = by_released_recipe(second)
+        keys = [k for k in published() if k in judged]
+        columns["released, second runs, released ranks"] = _counts(judged, keys, levels)
+        columns["exact replicates of these "] = _replicates(judged, keys)
+    return _beside(columns)
 
 
 def _beside(columns: Mapping[str, Mapping[str, str]]) -> str:
@@ -102,7 +109,7 @@ def _counts(settings: Mapping[Key, Setting], keys: Sequence[Key], levels: np.nda
         f"within {READING_ERROR}": _share(int((gap <= READING_ERROR).sum()), len(keys)),
         f"within {SCATTERED}": _share(int((gap <= SCATTERED).sum()), len(keys)),
         f"within {READING_ERROR} + half the range of our runs (*agrees*)": _share(int(agree.sum()), len(keys)),
-        "of these, NRE, NRE-C, NPE and RNPE outside Two Moons": _share(int(agree[plain].sum()), int(plain.sum())),
+        "*agrees*, of NRE, NRE-C, NPE and RNPE outside Two Moons": _share(int(agree[plain].sum()), int(plain.sum())),
         f"same sign, where published is beyond ±{READING_ERROR}": _share(int(same[clear].sum()), int(clear.sum())),
         "median absolute difference": f"{np.median(gap):.3f}",
         "largest absolute difference": f"{gap.max():.3f}",
@@ -122,36 +129,55 @@ def _share(some: int, whole: int) -> str:
     return f"{some} of {whole} ({some / whole:.0%})" if whole else "–"
 
 
-def _outliers(ours: Results, keys: Sequence[Key]) -> str:
-    levels = ours.ds["level"].values
-    rows = []
-    for k in keys:
-        s, theirs = ours.settings[k], published()[k]
+def outliers(folder: Path) -> str:
+    """The published numbers that do not agree with the released protocol, or only because our runs scatter."""
+    ours = opened("released", folder)
+    levels, rows = ours.ds["level"].values, []
+    for k, theirs in published().items():
+        if k not in ours.settings:
+            continue
+        s = ours.settings[k]
         middle = figure_auc(s, levels)
-        gap = abs(middle - theirs)
-        if agrees(s, middle, theirs) and gap <= SCATTERED:
+        gap = middle - theirs
+        if agrees(s, middle, theirs) and abs(gap) <= SCATTERED:
             continue
         low, high = s.ends("coverage_auc")
-        why = "only because our runs scatter" if agrees(s, middle, theirs) else "no"
+        why = "only because our runs scatter" if agrees(s, middle, theirs) else "**no**"
         name = f"{figure_name(k[1])}, {TASKS[k[0]]}"
-        numbers = [f"{k[2]:,}", signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", why]
-        rows.append((-gap, [name, *numbers]))
-    return table(["", "budget", "published", "ours", "our runs", "agrees"], [row for _, row in sorted(rows)])
+        numbers = [f"{k[2]:,}", signed(theirs), signed(middle), signed(gap), f"{signed(low)} … {signed(high)}", why]
+        rows.append((-abs(gap), [name, *numbers]))
+    return table(
+        ["", "budget", "published", "ours", "difference", "our runs", "agrees"], [row for _, row in sorted(rows)]
+    )
 
 
 def systematic(folder: Path) -> str:
-    """The mean difference of the first runs from the published numbers, by method, Two Moons left out."""
-    ours = Results("released", folder)
-    levels, rows = ours.ds["level"].values, []
-    for method in ours.methods:
-        keys = [k for k in published() if k[1] == method and k in ours.settings and k[0] != "two_moons"]
-        gaps = np.array([figure_auc(ours.settings[k], levels) - published()[k] for k in keys])
-        if len(gaps):
-            cells = [f"{len(gaps)}", f"{int((gaps > 0).sum())}", f"{int((gaps < 0).sum())}", signed(float(gaps.mean()))]
-            rows.append([figure_name(method), *cells])
+    """The mean difference from the published numbers by method, Two Moons left out, where runs scatter most.
+
+    In all cells of the first runs, and in those that the second have as well, which are judged by both recipes.
+    """
+    first, second = Results("released", folder), optional("released_again", folder)
+    levels, rows = first.ds["level"].values, []
+    judged = {} if second is None else by_released_recipe(second)
+    every = [k for k in published() if k in first.settings and k[0] != "two_moons"]
+
+    def mean(settings: Mapping[Key, Setting], keys: Sequence[Key]) -> str:
+        gaps = [figure_auc(settings[k], levels) - published()[k] for k in keys]
+        return signed(float(np.mean(gaps))) if gaps else "–"
+
+    for method in [m for m in first.methods if m in {k[1] for k in every}]:
+        keys = [k for k in every if k[1] == method]
+        higher = sum(figure_auc(first.settings[k], levels) > published()[k] for k in keys)
+        cells = [f"{len(keys)}", f"{higher}", mean(first.settings, keys)]
+        if second is not None:
+            shared = [k for k in keys if k in judged]
+            sets = (first.settings, second.settings, judged)
+            cells += [f"{len(shared)}", *(mean(settings, shared) for settings in sets)]
+        rows.append([figure_name(method), *cells])
     if not rows:
         raise Missing("no published setting is in `results/released.nc`")
-    return table(["", "cells", "ours higher", "ours lower", "mean difference"], rows)
+    head = ["", "cells", "ours higher", "first runs"]
+    return table([*head, "shared cells", "first", "second", "second, released ranks"][: 1 + len(cells)], rows)
 
 
 # --- the second runs --------------------------------------------------------------------------------------------------
@@ -168,34 +194,6 @@ def by_released_recipe(results: Results) -> dict[Key, Setting]:
     }
 
 
-def again(folder: Path) -> str:
-    """Both sets of runs beside the published numbers, the second judged by our ranks and by the released recipe.
-
-    Means leave out Two Moons, where runs scatter most.
-    """
-    first, second = Results("released", folder), Results("released_again", folder)
-    levels, recipe = second.ds["level"].values, by_released_recipe(second)
-    keys = [k for k in published() if k in recipe]
-    both = [k for k in keys if k in first.settings]
-    columns = {
-        "first runs": _counts(first.settings, both, levels),
-        "second runs": _counts(second.settings, keys, levels),
-        "second runs, released recipe": _counts(recipe, keys, levels),
-        "two exact replicates": _replicates(second.settings, keys),
-    }
-    rows = []
-    apart = [k for k in both if k[0] != "two_moons"]
-    for method in [m for m in first.methods if m in {k[1] for k in apart}]:
-        mine = [k for k in apart if k[1] == method]
-        gaps = [
-            signed(float(np.mean([figure_auc(settings[k], levels) - published()[k] for k in mine])))
-            for settings in (first.settings, second.settings, recipe)
-        ]
-        rows.append([figure_name(method), f"{len(mine)}", *gaps])
-    head = ["mean of ours − published", "cells", "first runs", "second runs", "second runs, released recipe"]
-    return f"{_beside(columns)}\n\n{table(head, rows)}"
-
-
 def largest_budget(folder: Path) -> str:
     """The published numbers at 131,072 simulations beside ours, by our ranks and by the released recipe."""
     second = opened("released_again", folder)
@@ -210,5 +208,5 @@ def largest_budget(folder: Path) -> str:
             agree = "yes" if agrees(s, middle, theirs) else "**no**"
             numbers = [signed(theirs), signed(middle), f"{signed(low)} … {signed(high)}", agree, other]
             rows.append([f"{figure_name(method)}, {TASKS[task]}", *numbers, verdict])
-    head = [f"{LARGEST:,} simulations", "published", "ours", "our runs", "agrees", "released recipe", "verdicts"]
+    head = [f"{LARGEST:,} simulations", "published", "ours", "our runs", "agrees", "released ranks", "verdicts"]
     return table(head, rows)

@@ -8,10 +8,12 @@ __all__ = [
     "bnre_on_slcp",
     "by_ratio",
     "effects",
+    "expected",
     "few_simulations",
     "groups_of",
     "informed",
     "judged_twice",
+    "near_prior",
     "networks",
     "ratio_label",
     "rolls",
@@ -27,6 +29,8 @@ from pathlib import Path
 import numpy as np
 
 from agreement import figure_name
+from equipoise.losses import information_weight
+from equipoise.methods import METHODS
 from formats import options_of, signed, table
 from reading import LABELS, TASKS, Missing, figure_auc, opened, optional, published
 
@@ -60,7 +64,7 @@ def toy(folder: Path) -> str:
 
 
 #: The methods without balance, by their balanced ones.
-FREE = {"bnre": "nre", "brnpe": "rnpe"}
+FREE = {"bnre": "nre", "brnpe": "rnpe", "bnre_c": "nre_c", "bnpe": "npe"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,17 +99,28 @@ class Network:
         """λ/n."""
         return self.strength / self.batch
 
+    @property
+    def near_prior(self) -> float:
+        """The temperature that the plain estimate gives near the prior, 1/(1 + λ/4κn)."""
+        return near_prior(self.method, self.ratio)
+
     def tempered(self, t: float) -> float:
         """The coverage AUC at a temperature, between those looked at; NaN below the smallest."""
         return float(np.interp(t, self.curve[0], self.curve[2], left=np.nan))
 
-    def as_informed(self, log_prob: float) -> float:
-        """The coverage AUC at the temperature with this nominal log posterior; NaN where there is none.
+    @property
+    def known(self) -> np.ndarray:
+        """The curve up to the temperature of the largest log posterior: above it the network is overconfident."""
+        return self.curve[:, : 1 + int(self.curve[1].argmax())]
 
-        It is sought below the temperature of the largest one: above it the network is overconfident.
-        """
-        known = self.curve[:, : 1 + int(self.curve[1].argmax())]
-        return float(np.interp(log_prob, known[1], known[2], left=np.nan, right=np.nan))
+    def as_informed(self, log_prob: float) -> float:
+        """The coverage AUC at the temperature with this nominal log posterior; NaN where there is none."""
+        return float(np.interp(log_prob, self.known[1], self.known[2], left=np.nan, right=np.nan))
+
+
+def near_prior(method: str, ratio: float) -> float:
+    """1/(1 + λ/4κn) of a method's base loss (`equipoise.losses`)."""
+    return 1 / (1 + ratio / (4 * information_weight(METHODS[method].objective)))
 
 
 def networks(folder: Path) -> list[Network]:
@@ -171,46 +186,84 @@ def effects(folder: Path) -> str:
                 number = len(change)
                 spread = f" ({signed(min(change))} … {signed(max(change))})" if change else ""
                 cells.append(signed(float(np.mean(change))) + spread if change else "–")
-            rows.append([f"{name}, {words}", f"{number}", *cells])
+            if number:
+                rows.append([f"{name}, {words}", f"{number}", *cells])
     return table(["", "pairs of networks", "plain estimate: change of coverage AUC", "unbiased estimate"], rows)
 
 
+def expected(folder: Path) -> str:
+    """t of the least loss of t log r + c with the exact log-ratio and the plain estimate, by task and λ/n."""
+    found = [n for n in networks(folder) if n.estimate == "plain" and np.isfinite(n.expected)]
+    ratios = sorted({n.ratio for n in found})
+    rows = []
+    losses = {METHODS[n.method].loss: n.method for n in reversed(found)}  # the first method of each loss
+    for method in dict.fromkeys(losses.values()):
+        near = [_plain(near_prior(method, r)) for r in ratios]
+        rows.append([f"{LABELS[method]}, near the prior", *near])
+        for task in dict.fromkeys(n.task for n in found if n.method == method):
+            cells = []
+            for r in ratios:
+                here = [n.expected for n in found if (n.task, n.method, n.ratio) == (task, method, r)]
+                cells.append(_plain(float(np.mean(here))) if here else "–")
+            rows.append([f"{LABELS[method]}, {TASKS[task]}", *cells])
+    return table(["", *(f"λ/n = {ratio_label(r)}" for r in ratios)], rows)
+
+
 def slopes(folder: Path) -> str:
-    """Slopes on Weinberg, of both estimates, beside the prediction near the prior and that of the exact log-ratio."""
+    """Slopes on Weinberg, of both estimates, beside the prediction near the prior and that of the exact log-ratio.
+
+    And the coverage AUC of the plain estimate beside that of the networks without balance of the same n, tempered by
+    the prediction near the prior.
+    """
     found = [n for n in networks(folder) if n.task == "weinberg"]
     rows = []
     for group, name in groups_of(found).items():
         here = [n for n in found if n.group == group]
         for ratio, strength, batch in sorted({(n.ratio, n.strength, n.batch) for n in here if n.strength}):
             cell = [n for n in here if (n.strength, n.batch) == (strength, batch)]
-            expected = next(n.expected for n in cell if n.estimate == "plain")
-            kinds = [[n.slope for n in cell if n.estimate == w] for w in ("plain", "unbiased")]
-            free = [n.slope for n in here if not n.strength and n.batch == batch]
-            near = [ratio_label(ratio), f"{1 / (1 + ratio):.2f}", f"{expected:.2f}"]
-            listed = [f"{np.mean(values):.2f}" for values in (*kinds, free)]
-            rows.append([f"{name.split(',')[0]}, λ = {strength:g}, n = {batch:,}", *near, *listed])
-    head = ["", "λ/n", "1/(1 + λ/n)", "t of the least loss", "slope, plain", "slope, unbiased", "slope, no balance"]
-    return table(head, rows)
+            plain, unbiased = ([n for n in cell if n.estimate == words] for words in ("plain", "unbiased"))
+            free = [n for n in here if not n.strength and n.batch == batch]
+            t = plain[0].near_prior
+            near = [ratio_label(ratio), _plain(t), _plain(plain[0].expected)]
+            listed = [_plain(float(np.mean([n.slope for n in some]))) for some in (plain, unbiased, free)]
+            areas = [signed(float(np.mean(v))) for v in ([n.auc for n in plain], [n.tempered(t) for n in free])]
+            rows.append([f"{name.split(',')[0]}, λ = {strength:g}, n = {batch:,}", *near, *listed, *areas])
+    head = ["", "λ/n", "t near the prior", "t of the least loss", "slope, plain", "slope, unbiased"]
+    return table([*head, "slope, no balance", "coverage AUC, plain", "no balance, tempered by t near the prior"], rows)
+
+
+def _plain(value: float) -> str:
+    """A number without the sign of a positive one."""
+    return signed(value, 2).removeprefix("+")
 
 
 def informed(folder: Path) -> str:
     """Balanced networks beside those without balance of the same batch size and run, tempered to the same nominal log
     posterior.
+
+    Some balanced networks know more than the other at any temperature, some less than it at the smallest looked at.
     """
     found = networks(folder)
     free = {(n.group, n.batch, n.run): n for n in found if not n.strength}
     rows = []
     for group, name in groups_of(found).items():
         for estimate in ("plain", "unbiased"):
-            here = [n for n in found if n.strength and (n.group, n.estimate) == (group, estimate)]
-            gaps = np.array([free[group, n.batch, n.run].as_informed(n.log_prob) - n.auc for n in here])
+            here = [
+                (n, free[group, n.batch, n.run])
+                for n in found
+                if n.strength and (n.group, n.estimate) == (group, estimate)
+            ]
+            gaps = np.array([other.as_informed(n.log_prob) - n.auc for n, other in here])
             known = gaps[np.isfinite(gaps)]
-            more = f"{int((known > 0).sum())} of {len(known)}"
-            spread = f"{signed(float(known.min()))} … {signed(float(known.max()))}" if len(known) else "–"
-            middle = signed(float(np.median(known))) if len(known) else "–"
-            rows.append([f"{name}, {estimate}", more, middle, spread, f"{len(gaps) - len(known)}"])
-    head = ["", "tempered is more conservative", "median difference", "range", "no t with as much information"]
-    return table(head, rows)
+            more = [n.auc > other.known[2, -1] for n, other in here if n.log_prob > other.known[1, -1]]
+            cells = [f"{int((known > 0).sum())} of {len(known)}"]
+            cells.append(signed(float(np.median(known))) if len(known) else "–")
+            cells.append(f"{signed(float(known.min()))} … {signed(float(known.max()))}" if len(known) else "–")
+            cells += [f"{len(more)} ({sum(more)})", f"{len(here) - len(known) - len(more)}"]
+            rows.append([f"{name}, {estimate}", *cells])
+    least = min(float(n.curve[0, 0]) for n in free.values())
+    head = ["", "tempered is more conservative", "median difference", "range"]
+    return table([*head, "more informed than at any t (and more conservative)", f"less than at t = {least:g}"], rows)
 
 
 def few_simulations(folder: Path) -> str:
@@ -259,11 +312,11 @@ def judged_twice(folder: Path) -> str:
                 rows.append([label, f"{budget:,}", signed(theirs), *map(signed, ours)])
     if not rows:
         raise Missing("no published setting was judged by both recipes")
-    return table(["", "budget", "published", "our ranks", "released recipe"], rows)
+    return table(["", "budget", "published", "our ranks", "released ranks"], rows)
 
 
-def bnre_on_slcp(folder: Path) -> str:
-    """BNRE on SLCP at every budget that was read off the figure: strength × precision."""
+def bnre_on_slcp(folder: Path, short: bool = False) -> str:
+    """BNRE on SLCP at every budget that was read off the figure: strength × precision, or in short one precision."""
     grids = {name: optional(name, folder) for name in ("released", "bnre_slcp")}
     budgets = sorted(b for t, m, b in published() if (t, m) == ("slcp", "bnre"))
     kinds = {"λ = 100, TF32, as in `released`": ("released", "bnre")} | {
@@ -271,6 +324,8 @@ def bnre_on_slcp(folder: Path) -> str:
         for strength in (100, 50)
         for tf32, words in (("true", "TF32"), ("false", "float32"))
     }
+    if short:
+        kinds = {f"ours, λ = {strength}": kinds[f"λ = {strength}, TF32"] for strength in (100, 50)}
     rows = [["published", *(signed(published()["slcp", "bnre", b]) for b in budgets)]]
     for words, (grid, method) in kinds.items():
         there = grids[grid]

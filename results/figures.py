@@ -34,7 +34,7 @@ from equipoise.plots.labels import METHODS, labels_of
 from equipoise.plots.panels import coverage_panel, say_missing
 from equipoise.plots.style import GREY, HUES, INK, PAPER, PRINT, RULE, VERDICTS, budget_looks, method_looks
 from equipoise.report import write_figures, write_report
-from estimates import Network, groups_of, networks, ratio_label
+from estimates import Network, groups_of, near_prior, networks, ratio_label
 from reading import GALLERIES, HERE, LABELS, TASKS, Missing, Results, figure_auc, opened, pictured, published
 
 DOCS = HERE.parent / "docs" / "figures"
@@ -48,8 +48,8 @@ COVERAGE_BUDGETS = {"paper": (1024, 8192, 32768, 131072), "released": (1024, 819
 ZOOMED = {"weinberg": ((0.2, 1.06), (-0.2, 0.2)), "two_moons": ((0.5, 1.03), (-0.22, 0.15))}
 #: Methods that share a panel.
 FAMILIES = (
-    ("NRE", ("nre", "bnre")),
-    ("NRE-C", ("nre_c", "bnre_c")),
+    ("NRE, BNRE", ("nre", "bnre")),
+    ("NRE-C, BNRE-C", ("nre_c", "bnre_c")),
     ("NPE, RNPE", ("npe", "rnpe")),
     ("BRNPE, BRNPE Init", ("brnpe", "brnpe_init")),
 )
@@ -80,7 +80,7 @@ def headline(folder: Path) -> Figure:
         for method in pair:
             look, found = looks[method], list(results.each([task], [method], budgets))
             xs, ys = ([s.median(name) for s in found] for name in ("information_kept", "coverage_auc"))
-            ax.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=1, label=figure_name(method), zorder=2)
+            ax.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=1, zorder=2)
             for s, x, y in zip(found, xs, ys, strict=True):
                 size = 10 + 7 * budgets.index(s.budget)
                 ax.plot([x, x], s.ends("coverage_auc"), color=look.colour, linewidth=0.6, alpha=0.6)
@@ -101,7 +101,12 @@ def headline(folder: Path) -> Figure:
         ha="right",
         color=VERDICTS["overconfident"].ink,
     )
-    ax.legend(loc="upper right", handlelength=2.4, title="marks grow with the budget", title_fontsize=7)
+    handles = [
+        Line2D([], [], color=k.colour, linestyle=k.line, linewidth=1, marker=k.marker, label=figure_name(m))
+        for m, k in looks.items()
+    ]
+    about = f"marks grow from {budgets[0]:,} to {budgets[-1]:,}"
+    ax.legend(handles=handles, loc="upper right", handlelength=2.8, title=about, title_fontsize=7)
     return figure
 
 
@@ -130,7 +135,8 @@ def auc(folder: Path) -> Figure:
                 if best is not None:
                     text = list(best.each([task], [method], best.budgets))
                     middle = [figure_auc(s, levels) for s in text]
-                    ax.plot([s.budget for s in text], middle, color=look.colour, linestyle=":", linewidth=0.9)
+                    fine = ":" if look.line == "-" else (0, (1, 3))
+                    ax.plot([s.budget for s in text], middle, color=look.colour, linestyle=fine, linewidth=0.9)
                 theirs = {b: v for (t, m, b), v in numbers.items() if (t, m) == (task, method)}
                 ax.plot(
                     list(theirs), list(theirs.values()), linestyle="none", marker=look.marker, markersize=5,
@@ -153,8 +159,11 @@ def auc(folder: Path) -> Figure:
         )
         for method, look in looks.items()
     ]  # fmt: skip
-    handles += [Line2D([], [], color=INK, linestyle=":", linewidth=0.9, label="ours, text's protocol")]
-    figure.supylabel("Coverage AUC (below 0: overconfident)")
+    handles += [
+        Line2D([], [], color=INK, linestyle=fine, linewidth=0.9, label=f"text's protocol, {words}")
+        for fine, words in (((0, (1, 3)), "no balance or Init"), (":", "balanced"))
+    ]
+    figure.supylabel("Coverage AUC (below 0: overconfident on average)")
     figure.supxlabel("Simulation budget")
     figure.legend(
         handles=handles, loc="outside upper center", ncols=3, handlelength=3, columnspacing=1.2,
@@ -329,7 +338,12 @@ def diagnostics(folder: Path) -> Figure:
         ax.fill_between(level, *ends, color=colour, alpha=0.18, linewidth=0)
         verdict = str(one["verdict"].values)
         ax.plot(level, one["coverage"], color=colour)
-        ax.set(title=f"{LABELS[method]}\nmixture: {verdict}", xlim=(0, 1), ylim=(0, 1), ylabel="Expected coverage")
+        ax.set(
+            title=f"SLCP, 1,024: {LABELS[method]}\nmixture: {verdict}",
+            xlim=(0, 1),
+            ylim=(0, 1),
+            ylabel="Expected coverage",
+        )
         axes[2].fill_between(level, *(end - level for end in ends), color=colour, alpha=0.18, linewidth=0)
         axes[2].plot(level, one["coverage"] - level, color=colour)
         axes[2].plot(level, one["member_coverage"].isel(member=0) - level, color=colour, linewidth=0.9, linestyle=":")
@@ -347,16 +361,18 @@ def diagnostics(folder: Path) -> Figure:
 
 
 def estimate(folder: Path) -> Figure:
-    """Coverage AUC against λ/n for both estimates of balance, and what tempering by 1/(1 + λ/n) gives."""
+    """Coverage AUC against λ/n for both estimates of balance, and what tempering by 1/(1 + λ/4κn) gives."""
     found = networks(folder)
     groups, batches = groups_of(found), sorted({n.batch for n in found})
-    looks = budget_looks(batches)
-    figure, axes = _panels(-(-len(groups) // 3), min(3, len(groups)), 2.3)
+    looks, known = budget_looks(batches), sorted({n.ratio for n in found if n.strength})
+    columns = min(4, len(groups))
+    figure, axes = _panels(-(-len(groups) // columns), columns, 2.0)
     for ax, (group, name) in zip(axes.flat, groups.items(), strict=False):
         here = [n for n in found if n.group == group]
         ratios = np.geomspace(0.004, 10, 60)
         free = [n for n in here if not n.strength]
-        ax.plot(ratios, np.mean([[n.tempered(1 / (1 + r)) for r in ratios] for n in free], 0), color=INK, zorder=2)
+        prior = [[n.tempered(near_prior(n.method, r)) for r in ratios] for n in free]
+        ax.plot(ratios, np.mean(prior, 0), color=INK, zorder=2)
         _zero(ax)
         for n in batches:
             for filled, kind in ((True, "plain"), (False, "unbiased")):
@@ -364,16 +380,22 @@ def estimate(folder: Path) -> Figure:
                 place = 2 * batches.index(n) + (not filled) - (2 * len(batches) - 1) / 2
                 alike = [one for one in here if one.strength and (one.estimate, one.batch) == (kind, n)]
                 _runs(ax, alike, 1.14**place, looks[n].colour, filled)
-        known = sorted({n.ratio for n in here if n.strength})
         ax.set_xscale("log")
+        ax.set_xlim(ratios[0], ratios[-1])
+        # One axis for all panels; every second ratio has room for its number.
         ax.xaxis.set_major_locator(FixedLocator(known))
-        words = [ratio_label(r) if len(known) < 6 or k % 2 else "" for k, r in enumerate(known)]
-        ax.xaxis.set_major_formatter(FixedFormatter(words))
+        ax.xaxis.set_major_formatter(
+            FixedFormatter([ratio_label(r) if k % 2 == 0 else "" for k, r in enumerate(known)])
+        )
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set(title=name, xlabel="λ/n")
-        low, high = ax.get_ylim()
-        ax.axhspan(min(low, -0.01), 0, color=VERDICTS["overconfident"].ink, alpha=0.06, linewidth=0, zorder=0)
-        ax.set_ylim(low, high)
+    panels = list(zip(axes.flat, groups, strict=False))
+    for task in dict.fromkeys(task for task, _ in groups):  # panels of a task have the same axes
+        alike = [ax for ax, (of, _) in panels if of == task]
+        low, high = (end(ax.get_ylim()[i] for ax in alike) for i, end in enumerate((min, max)))
+        for ax in alike:
+            ax.axhspan(min(low, -0.01), 0, color=VERDICTS["overconfident"].ink, alpha=0.06, linewidth=0, zorder=0)
+            ax.set_ylim(low, high)
     for row in axes:
         row[0].set_ylabel("Coverage AUC")
     ring = {"color": GREY, "marker": "o", "linestyle": "none"}
@@ -381,15 +403,14 @@ def estimate(folder: Path) -> Figure:
         *(Line2D([], [], color=looks[n].colour, marker="o", linestyle="none", label=f"n = {n:,}") for n in batches),
         Line2D([], [], **ring, label="plain estimate"),
         Line2D([], [], **ring, markerfacecolor=PAPER, label="unbiased estimate"),
-        Line2D([], [], color=INK, linewidth=1.1, label="without balance,\ntempered by 1/(1 + λ/n)"),
+        Line2D([], [], color=INK, linewidth=1.1, label="without balance, tempered as derived"),
     ]
-    rest = list(axes.flat)[len(groups) :]
-    for ax in rest:
+    title = "n: batch size · marks of one λ/n stand side by side · shaded: overconfident on average"
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=4, handlelength=1.6, title=title, title_fontsize=7
+    )  # fmt: skip
+    for ax in list(axes.flat)[len(groups) :]:
         ax.set_axis_off()
-    if rest:
-        rest[0].legend(handles=handles, loc="center left", handlelength=1.6)
-    else:
-        figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1.6)
     return figure
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from ablations import part_of
-from agreement import agrees
 from claims import CLAIMS, PAIRS, decide
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from formats import counted, signed, table
-from reading import LABELS, TASKS, Missing, Results, figure_auc, opened, optional, published
+from reading import LABELS, TASKS, Missing, Results, opened, optional, published
 
 #: A run that gains less than this over the prior, in nats, has learnt next to nothing.
 LEARNT = 0.4
@@ -30,8 +29,7 @@ def answer(folder: Path) -> str:
     found = {name: optional(name, folder) for name in ("paper", "released")}
     if not any(found.values()):
         raise Missing("`results/paper.nc` and `results/released.nc` are not there")
-    shared = set.intersection(*(set(r.settings) for r in found.values() if r is not None))
-    rows = [["The published coverage AUCs agree with ours", *(_published(r, shared) for r in found.values())]]
+    rows = []
     for claim in CLAIMS:
         if claim.short:
             cells = ["not computed" if r is None else _bold(decide(claim, r)[0]) for r in found.values()]
@@ -40,22 +38,15 @@ def answer(folder: Path) -> str:
     if mixed is not None:
         verdicts = [v for m in ("bnpe", "brnpe") for v in _verdicts(mixed, m, "verdict")]
         whole = f"{verdicts.count(CERTIFIED)} of {len(verdicts)} certified"
-        rows.append(["(Not in the paper) Mixtures of five BNPE or BRNPE are conservative", whole, "not computed"])
+        rows.append(
+            ["(Not in the paper) Mixtures of five BNPE or BRNPE are certified conservative", whole, "not computed"]
+        )
     return table(["claim", "text's protocol", "released protocol"], rows)
 
 
 def _bold(verdict: str) -> str:
     word, _, count = verdict.partition(": ")
     return f"**{word}**" + (f", {count}" if count else "")
-
-
-def _published(results: Results | None, keys: set[tuple[str, str, int]]) -> str:
-    """How many published numbers agree, of those that both protocols have."""
-    if results is None:
-        return "not computed"
-    levels = results.ds["level"].values
-    both = [(results.settings[k], v) for k, v in published().items() if k in keys]
-    return f"{sum(agrees(s, figure_auc(s, levels), v) for s, v in both)} of {len(both)}"
 
 
 def weights(folder: Path) -> str:
@@ -92,9 +83,17 @@ def certificates(folder: Path) -> str:
                     gains = s.numbers["nominal_log_prob"] - prior
                     little += sum(v == CERTIFIED and g < enough for v, g in zip(s.verdicts, gains, strict=True))
         if verdicts:
-            counts = [len(verdicts), verdicts.count(OVERCONFIDENT), verdicts.count(CERTIFIED), little]
+            low, high = verdicts.count(OVERCONFIDENT), verdicts.count(CERTIFIED)
+            counts = [len(verdicts), low, len(verdicts) - low - high, high, little]
             rows.append([LABELS[method], *map(str, counts)])
-    head = ["", "runs", "overconfident", "certified", f"certified, with under {LITTLE:.0%} of the counterpart's gain"]
+    head = [
+        "",
+        "runs",
+        "overconfident",
+        "inconclusive",
+        "certified",
+        f"certified, with under {LITTLE:.0%} of the counterpart's gain",
+    ]
     return table(head, rows)
 
 
@@ -178,7 +177,7 @@ def mixtures(folder: Path) -> str:
     """Verdicts of single networks and of their mixtures, over all tasks and budgets."""
     results = opened("mixture", folder)
     rows = [
-        [f"`{m}`", counted(_verdicts(results, m, "member_verdict")), counted(_verdicts(results, m, "verdict"))]
+        [LABELS[m], counted(_verdicts(results, m, "member_verdict")), counted(_verdicts(results, m, "verdict"))]
         for m in results.methods
     ]
     return table(["", "single networks", "mixtures of five"], rows)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ablations import ablation, artefact, changes, mixture, start, started, starts, strength
-from agreement import again, against_published, agreement, largest_budget, systematic
+from agreement import against_published, agreement, largest_budget, outliers, systematic
 from claims import CLAIMS, decide, exceptions
 from conservative import frontier_table, local_table, methods_table, networks_table, rules_table, schedules_table
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
@@ -26,6 +26,7 @@ from estimates import (
     bnre_on_slcp,
     by_ratio,
     effects,
+    expected,
     few_simulations,
     informed,
     judged_twice,
@@ -149,15 +150,17 @@ BLOCKS: dict[str, Callable[[Path], str]] = (
         "state": state,
         "agreement": agreement,
         "systematic": systematic,
-        "again": again,
+        "outliers": outliers,
         "largest-budget": largest_budget,
         "weights": weights,
         "judged-twice": judged_twice,
-        "bnre-slcp": bnre_on_slcp,
+        "bnre-slcp": partial(bnre_on_slcp, short=True),
+        "bnre-slcp-all": bnre_on_slcp,
         "rolls": rolls,
         "estimate-toy": toy,
         "estimate-ratios": by_ratio,
         "estimate-effects": effects,
+        "estimate-expected": expected,
         "estimate-few": few_simulations,
         "estimate-slopes": slopes,
         "estimate-informed": informed,

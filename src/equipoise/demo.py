@@ -161,7 +161,7 @@ def _posterior(ax: Any, made: Task, seed: int, example: Example) -> None:
 
 
 def _reach(ax: Any, made: Task, seed: int) -> None:
-    """Spatial SIR has no closed posterior: the mean share of cells that are reached, for each θ."""
+    """Spatial SIR has no closed-form posterior: the mean share of cells that are reached, for each θ."""
     side, repeats = 40, 8
     centres = (torch.arange(side) + 0.5) / side
     grid = torch.stack(torch.meshgrid(centres, centres, indexing="xy"), -1).reshape(-1, 1, 2)
@@ -173,7 +173,7 @@ def _reach(ax: Any, made: Task, seed: int) -> None:
     bar.tick_params(labelsize=9, length=0)
     ax.text(0.55, 0.917, "share of cells reached", transform=ax.transAxes, ha="right", va="center", fontsize=9)
     ax.set(xlabel="β", ylabel="γ")
-    ax.set_title("no closed posterior")
+    ax.set_title("no closed-form posterior")
 
 
 class Example(NamedTuple):

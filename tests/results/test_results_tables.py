@@ -172,17 +172,32 @@ def test_larger_budgets_of_a_second_file_are_read_with_the_first(again, made_up)
 
 def test_second_runs_are_compared_by_both_recipes(again):
     folder, _ = again
-    table = agreement.again(folder)
     area = -1 / 6 + 0.05**2 / 6  # of coverage u², as read
     ours = reading.opened("released_again", folder)
-    assert f"| {len(METHODS)} of 122 | {2 * len(METHODS)} of 122 | {2 * len(METHODS)} of 122 |" in table
+    counts = agreement.agreement(folder).splitlines()
+    assert counts[2].endswith(f"| {2 * len(METHODS)} of 122 | – |") and "second runs, released ranks" in counts[0]
+    (nre,) = [row for row in agreement.systematic(folder).splitlines() if row.startswith("| NRE |")]
     gap = area - reading.published()["slcp", "nre", 1024]
-    assert re.search(rf"\| NRE \| 1 \| .* \| .* \| {re.escape(formats.signed(gap))} \|", table)
+    shared = reading.figure_auc(ours.settings["slcp", "nre", 1024], LEVELS) - reading.published()["slcp", "nre", 1024]
+    assert re.search(rf"\| 1 \| .* \| {re.escape(formats.signed(shared))} \| {re.escape(formats.signed(gap))} \|$", nre)
     largest = agreement.largest_budget(folder)
     middle = reading.figure_auc(ours.settings["slcp", "npe", 131072], LEVELS)
     assert f"| NPE, SLCP | −0.053 | {formats.signed(middle)} |" in largest and largest.count(formats.signed(area)) == 8
     every = agreement.against_published("slcp", folder)
-    assert every.count(f"| {formats.signed(area)} |") == 16 and "second runs, released recipe" in every
+    assert every.count(f"| {formats.signed(area)} |") == 16 and "second runs, released ranks" in every
+
+
+def test_what_does_not_agree_is_listed_from_the_largest_difference(made_up):
+    ours = reading.Results("released", made_up)
+    rows = agreement.outliers(made_up).splitlines()[2:]
+    gaps = [abs(float(row.split(" | ")[4].replace("−", "-"))) for row in rows]
+    assert gaps == sorted(gaps, reverse=True)
+    middles = {k: reading.figure_auc(ours.settings[k], LEVELS) for k in reading.published() if k in ours.settings}
+    differ = [
+        abs(m - reading.published()[k]) > 0.05 or not agreement.agrees(ours.settings[k], m, reading.published()[k])
+        for k, m in middles.items()
+    ]
+    assert len(rows) == sum(differ) > 0
 
 
 def test_agreement_allows_for_reading_and_for_the_range_of_runs():
@@ -434,7 +449,8 @@ def test_the_short_tables_count_what_the_results_hold(made_up):
         assert claims.decide(claim, results)[0].partition(": ")[2] in row
     rows = summary.certificates(made_up).splitlines()[2:]
     bnre = [v for s in results.each(["slcp"], ["bnre"], results.budgets) for v in s.verdicts]
-    assert rows[0].startswith(f"| BNRE | {len(bnre)} | {bnre.count('overconfident')} | ")
+    low, high = bnre.count("overconfident"), bnre.count("certified conservative")
+    assert rows[0].startswith(f"| BNRE | {len(bnre)} | {low} | {len(bnre) - low - high} | {high} | ")
     kept = results.settings["slcp", "npe", 8192].median("information_kept")
     (npe,) = [line for line in summary.information(made_up).splitlines() if line.startswith("| NPE |")]
     assert npe.endswith(f"| {kept:.2f} |")
@@ -445,7 +461,8 @@ def test_systematic_differences_are_of_each_method(made_up):
     keys = [k for k in reading.published() if k[:2] == ("slcp", "npe") and k in ours.settings]
     gaps = [reading.figure_auc(ours.settings[k], LEVELS) - reading.published()[k] for k in keys]
     (row,) = [line for line in agreement.systematic(made_up).splitlines() if line.startswith("| NPE |")]
-    assert row.split("|")[2].strip() == "2" and row.split("|")[5].strip() == formats.signed(np.mean(gaps))
+    assert row.split("|")[2].strip() == "2" and row.split("|")[4].strip() == formats.signed(np.mean(gaps))
+    assert row.split("|")[3].strip() == str(sum(gap > 0 for gap in gaps))
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -542,6 +559,10 @@ def test_published_numbers_stand_beside_both_judgements():
     assert [line.split(" |")[0] for line in text[4:]] == [
         f"| λ = {strength}, {precision}" for strength in (100, 50) for precision in ("TF32", "float32")
     ]
+    short = estimates.bnre_on_slcp(reading.HERE, short=True).splitlines()
+    assert (
+        short[3].split(" | ")[1:] == text[4].split(" | ")[1:] and short[4].split(" | ")[1:] == text[6].split(" | ")[1:]
+    )
 
 
 def test_rolls_are_compared_run_by_run(tmp_path):
@@ -589,10 +610,16 @@ def test_coverage_is_listed_by_the_ratio(small_networks):
 
 
 def test_balanced_networks_stand_beside_tempered_ones_with_as_much_information(small_networks):
-    plain, unbiased = estimates.informed(small_networks).splitlines()[2:]
-    # AUC 0.3 (1 - t) against 0.2 (1 - t); at t = 0.05, below the smallest t, nothing is known.
-    assert plain.startswith("| BNRE, Weinberg, plain | 8 of 8 | +0.0") and plain.endswith("| 0 |")
-    assert unbiased.endswith("| 0 of 0 | – | – | 8 |")
+    head, _, plain, unbiased = estimates.informed(small_networks).splitlines()
+    # AUC 0.3 (1 - t) against 0.2 (1 - t); a log posterior of -0.95 is below that of the smallest t.
+    assert plain.startswith("| BNRE, Weinberg, plain | 8 of 8 | +0.0") and plain.endswith("| 0 (0) | 0 |")
+    assert unbiased.endswith("| 0 of 0 | – | – | 0 (0) | 8 |") and head.endswith("less than at t = 0.1 |")
+    file = small_networks / "estimate-train.csv"
+    file.write_text(
+        file.read_text().replace('unbiased",0,100,1.0,1.0,1.0,0.0,-0.95', 'unbiased",0,100,1.0,1.0,1.0,0.1,0.2')
+    )
+    *_, unbiased = estimates.informed(small_networks).splitlines()
+    assert unbiased.endswith("| 4 (4) | 4 |")  # more informed, with a larger coverage AUC
     found = [n for n in estimates.networks(small_networks) if not n.strength]
     assert found[0].tempered(0.75) == pytest.approx(0.075)
     assert found[0].as_informed(-0.25) == pytest.approx(0.075)
@@ -610,12 +637,21 @@ def test_few_simulations_have_a_row_for_each_strength():
 
 def test_slopes_stand_beside_the_prediction(small_networks):
     text = estimates.slopes(small_networks)
-    assert "| BNRE, λ = 100, n = 256 | 0.39 | 0.72 | 0.72 | 0.72 | 1.00 | 0.90 |" in text
+    # 0.2 (1 - t) with balance, and without 0.3 (1 - t) at t = 0.72
+    assert "| BNRE, λ = 100, n = 256 | 0.39 | 0.72 | 0.72 | 0.72 | 1.00 | 0.90 | +0.056 | +0.084 |" in text
     with pytest.raises(reading.Missing, match="estimate-train"):
         estimates.networks(small_networks / "elsewhere")
+
+
+def test_what_the_exact_ratio_is_tempered_to_stands_beside_the_prediction_near_the_prior(small_networks):
+    near, weinberg = estimates.expected(small_networks).splitlines()[2:]
+    assert near == "| BNRE, near the prior | 0.72 | 0.39 | 0.14 |" == weinberg.replace("Weinberg", "near the prior")
+    # λ/n has less effect where a base loss weighs information more (κ = 0.45 and 1 instead of ¼).
+    expected = {"bnre": 0.5, "brnpe": 0.5, "bnre_c": 1 / (1 + 1 / 1.8), "bnpe": 0.8}
+    assert {m: estimates.near_prior(m, 1.0) for m in expected} == pytest.approx(expected)
 
 
 def test_the_figure_of_the_estimates_has_a_panel_for_each_task_and_method(small_networks):
     (ax,) = figures.estimate(small_networks).axes
     assert ax.get_title() == "BNRE, Weinberg"
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.39", "1.6", "6.2"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.39", "", "6.2"]
