@@ -38,7 +38,7 @@ import torch
 from scipy.optimize import minimize
 
 import equipoise as eq
-from equipoise.losses import LOSSES, Objective, information_weight, rolls_needed
+from equipoise.losses import LOSSES, Objective, batch_temperature, rolls_needed
 from equipoise.posteriors.member_stack import MemberStack
 from equipoise.training import PAPER, Member
 
@@ -177,7 +177,9 @@ class Tempered(MemberStack):
 
 
 def tempered_optimum(objective: Objective, n: float, rolls: torch.Tensor) -> float:
-    """t of the least loss of h = t log r + c with the plain estimate; NaN for the likelihood loss, which has none in c.
+    """t of the least loss of h = t log r + c with the plain estimate.
+
+    NaN for the likelihood loss: a flow is normalised and has no free c.
 
     The covariance of neighbours is that of the pairs, in their order.
 
@@ -199,13 +201,8 @@ def tempered_optimum(objective: Objective, n: float, rolls: torch.Tensor) -> flo
         loss = term.function(*term.arguments(h, objective), **term.keywords(objective))
         return float(loss + objective.strength * (s.mean() ** 2 + spread / n))
 
-    start = np.array([tempering(objective, n), 0.0])
+    start = np.array([batch_temperature(objective, n), 0.0])
     return float(minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12}).x[0])
-
-
-def tempering(objective: Objective, n: float) -> float:
-    """t near the prior, 1/(1 + λ/4κn)."""
-    return 1 / (1 + objective.strength / (4 * information_weight(objective) * n))
 
 
 def train(
@@ -332,7 +329,6 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=Design.tasks, default=Design.tasks)
     parser.add_argument("--families", nargs="+", choices=BALANCED, default=list(BALANCED))
     parser.add_argument("--batches", nargs="+", type=int, default=Design.batches)
-    parser.add_argument("--runs", type=int, default=Design.runs)
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
     parser.add_argument("--compile", action="store_true", help="compile steps, which pays back on a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)

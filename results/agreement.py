@@ -73,7 +73,7 @@ def agreement(folder: Path) -> str:
     Beside them is what two exact replicates of five runs each would give, if both scattered as our runs do: the
     difference of two medians of five has variance 2 · 0.287 σ², with σ the standard deviation of our runs.
     """
-    ours, best = opened("released", folder), optional("paper", folder)
+    ours, best = Results("released", folder), optional("paper", folder)
     keys, levels = [k for k in published() if k in ours.settings], ours.ds["level"].values
     if not keys:
         raise Missing("no published setting is in `results/released.nc`")
@@ -82,13 +82,13 @@ def agreement(folder: Path) -> str:
         there = [k for k in keys if k in best.settings]
         columns["text's protocol, best weights"] = _counts(best.settings, there, levels)
     columns["released, first runs"] = _counts(ours.settings, keys, levels)
-    columns["exact replicates of these"] = _replicates(ours.settings, keys)
+    columns["exact replicates of the first"] = _replicates(ours.settings, keys)
     second = optional("released_again", folder)
     if second is not None:
         judged = by_released_recipe(second)
         keys = [k for k in published() if k in judged]
         columns["released, second runs, released ranks"] = _counts(judged, keys, levels)
-        columns["exact replicates of these "] = _replicates(judged, keys)
+        columns["exact replicates of the second"] = _replicates(judged, keys)
     return _beside(columns)
 
 
@@ -177,7 +177,9 @@ def systematic(folder: Path) -> str:
     if not rows:
         raise Missing("no published setting is in `results/released.nc`")
     head = ["", "cells", "ours higher", "first runs"]
-    return table([*head, "shared cells", "first", "second", "second, released ranks"][: 1 + len(cells)], rows)
+    if second is not None:
+        head += ["shared cells", "first", "second", "second, released ranks"]
+    return table(head, rows)
 
 
 # --- the second runs --------------------------------------------------------------------------------------------------

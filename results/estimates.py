@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from agreement import figure_name
-from equipoise.losses import information_weight
+from equipoise.losses import batch_temperature
 from equipoise.methods import METHODS
 from formats import options_of, signed, table
 from reading import LABELS, TASKS, Missing, figure_auc, opened, optional, published
@@ -63,6 +63,8 @@ def toy(folder: Path) -> str:
     return table(["t with the plain estimate", "", *(f"n = {n:,}" for n in BATCHES)], rows) + f"\n\n{note}"
 
 
+#: What the base losses are called.
+LOSSES = {"nre": "cross-entropy", "nre_c": "contrastive", "npe": "likelihood"}
 #: The methods without balance, by their balanced ones.
 FREE = {"bnre": "nre", "brnpe": "rnpe", "bnre_c": "nre_c", "bnpe": "npe"}
 
@@ -99,11 +101,6 @@ class Network:
         """λ/n."""
         return self.strength / self.batch
 
-    @property
-    def near_prior(self) -> float:
-        """The temperature that the plain estimate gives near the prior, 1/(1 + λ/4κn)."""
-        return near_prior(self.method, self.ratio)
-
     def tempered(self, t: float) -> float:
         """The coverage AUC at a temperature, between those looked at; NaN below the smallest."""
         return float(np.interp(t, self.curve[0], self.curve[2], left=np.nan))
@@ -119,8 +116,8 @@ class Network:
 
 
 def near_prior(method: str, ratio: float) -> float:
-    """1/(1 + λ/4κn) of a method's base loss (`equipoise.losses`)."""
-    return 1 / (1 + ratio / (4 * information_weight(METHODS[method].objective)))
+    """The temperature that the plain estimate gives near the prior, by λ/n."""
+    return batch_temperature(METHODS[method].but(strength=ratio).objective, 1)
 
 
 def networks(folder: Path) -> list[Network]:
@@ -196,16 +193,18 @@ def expected(folder: Path) -> str:
     found = [n for n in networks(folder) if n.estimate == "plain" and np.isfinite(n.expected)]
     ratios = sorted({n.ratio for n in found})
     rows = []
-    losses = {METHODS[n.method].loss: n.method for n in reversed(found)}  # the first method of each loss
-    for method in dict.fromkeys(losses.values()):
+    methods: dict[str, str] = {}
+    for n in found:
+        methods.setdefault(METHODS[n.method].loss, n.method)
+    for loss, method in methods.items():
         near = [_plain(near_prior(method, r)) for r in ratios]
-        rows.append([f"{LABELS[method]}, near the prior", *near])
+        rows.append([f"{LOSSES[loss]}, near the prior", *near])
         for task in dict.fromkeys(n.task for n in found if n.method == method):
             cells = []
             for r in ratios:
                 here = [n.expected for n in found if (n.task, n.method, n.ratio) == (task, method, r)]
                 cells.append(_plain(float(np.mean(here))) if here else "–")
-            rows.append([f"{LABELS[method]}, {TASKS[task]}", *cells])
+            rows.append([f"{LOSSES[loss]}, {TASKS[task]}", *cells])
     return table(["", *(f"λ/n = {ratio_label(r)}" for r in ratios)], rows)
 
 
@@ -223,7 +222,7 @@ def slopes(folder: Path) -> str:
             cell = [n for n in here if (n.strength, n.batch) == (strength, batch)]
             plain, unbiased = ([n for n in cell if n.estimate == words] for words in ("plain", "unbiased"))
             free = [n for n in here if not n.strength and n.batch == batch]
-            t = plain[0].near_prior
+            t = near_prior(group[1], ratio)
             near = [ratio_label(ratio), _plain(t), _plain(plain[0].expected)]
             listed = [_plain(float(np.mean([n.slope for n in some]))) for some in (plain, unbiased, free)]
             areas = [signed(float(np.mean(v))) for v in ([n.auc for n in plain], [n.tempered(t) for n in free])]

@@ -371,8 +371,8 @@ def estimate(folder: Path) -> Figure:
         here = [n for n in found if n.group == group]
         ratios = np.geomspace(0.004, 10, 60)
         free = [n for n in here if not n.strength]
-        prior = [[n.tempered(near_prior(n.method, r)) for r in ratios] for n in free]
-        ax.plot(ratios, np.mean(prior, 0), color=INK, zorder=2)
+        derived = [[n.tempered(near_prior(n.method, r)) for r in ratios] for n in free]
+        ax.plot(ratios, np.mean(derived, 0), color=INK, zorder=2)
         _zero(ax)
         for n in batches:
             for filled, kind in ((True, "plain"), (False, "unbiased")):
@@ -406,9 +406,7 @@ def estimate(folder: Path) -> Figure:
         Line2D([], [], color=INK, linewidth=1.1, label="without balance, tempered as derived"),
     ]
     title = "n: batch size · marks of one λ/n stand side by side · shaded: overconfident on average"
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=4, handlelength=1.6, title=title, title_fontsize=7
-    )  # fmt: skip
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1.6, title=title, title_fontsize=7)
     for ax in list(axes.flat)[len(groups) :]:
         ax.set_axis_off()
     return figure

@@ -197,7 +197,7 @@ def test_the_best_tempering_is_the_derived_one_near_the_prior(loss: str, expecte
         import balance
     finally:
         sys.path.remove(str(HERE))
-    from equipoise.losses import Objective
+    from equipoise.losses import Objective, batch_temperature
 
     generator, noise = torch.Generator().manual_seed(0), 10.0
     theta, error = torch.randn(2, 100_000, generator=generator, dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_the_best_tempering_is_the_derived_one_near_the_prior(loss: str, expecte
 
     rolls = torch.stack([exact(theta.roll(r)) for r in range(6)])
     objective = Objective(loss, "chi2", 256.0)
-    assert balance.tempering(objective, 256) == pytest.approx(expected, abs=1e-3)
+    assert batch_temperature(objective, 256) == pytest.approx(expected, abs=1e-3)
     found = balance.tempered_optimum(objective, 256, rolls)
     assert math.isnan(found) if loss == "npe" else found == pytest.approx(expected, abs=0.06)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from equipoise import losses
 from equipoise.losses import (
     Objective,
+    batch_temperature,
     information_weight,
     objective_kinds,
     objective_terms,
@@ -461,8 +462,8 @@ def test_the_curvature_at_the_prior_is_as_derived(all_batches, options: dict[str
             theta, x = batches[..., 0], batches[..., 1]
             rolls = torch.stack([ratios[theta.roll(r, 1), x] for r in range(max(2, rolls_needed(objective)))], 1)
             every = torch.zeros(len(rolls), dtype=torch.int64)
-            losses, _ = objective_terms(rolls, kinds, every, torch.full((len(rolls),), objective.strength))
-            return (probability * losses).sum()
+            totals, _ = objective_terms(rolls, kinds, every, torch.full((len(rolls),), objective.strength))
+            return (probability * totals).sum()
 
         return float(torch.autograd.functional.hessian(expected, torch.zeros((), dtype=torch.float64)))
 
@@ -472,8 +473,10 @@ def test_the_curvature_at_the_prior_is_as_derived(all_batches, options: dict[str
     )
     square = float((of_theta[:, None] * of_x * h**2).sum())
     start = curvature(free)
-    if part == "both":
+    if part == "both":  # the linear part is that of log r with the curvature κ: t is the ratio of curvatures
         assert start == pytest.approx(information_weight(free) * square)
+        assert batch_temperature(plain, n) == pytest.approx(start / curvature(plain))
+        assert batch_temperature(unbiased, n) == batch_temperature(free, n) == 1
     normalised = part in ("x", "constant") and options["loss"] == "npe"  # which then leaves nothing of this part
     added = {"both": 1, "θ": 2, "x": 2, "constant": 2 * n}[part] * strength * square / (4 * n)
     assert curvature(plain) - start == pytest.approx(0 if normalised else added, abs=1e-12)

@@ -10,10 +10,11 @@ order each loss is, up to a constant,
 
 .. math:: -κ\,[E_{joint} h - ½ E_{marginal} h^2].
 
-The bracket is the information in nats, the gain of E log q(θ|x) over the prior. Its maximum is at h = log r. The
-losses differ in κ alone (`objective.information_weight`):
+The bracket is the gain of E log q(θ|x) over the prior, in nats, once q is normalised. Its maximum is at h = r - 1,
+which to this order is log r. The losses differ in κ alone (`objective.information_weight`):
 
-- NPE: h is normalised, so \(h = u - \log E_{prior} e^u\), which is u - ½ E u² on average: κ = 1.
+- NPE: a flow is normalised. With the u of such an h its log-ratio is \(u - \log E_{prior} e^u\), which is u - ½ E u²
+  on average: κ = 1.
 - NRE: softplus(-h) ≈ log 2 - h/2 + h²/8, and with the other sign for marginal pairs: κ = ¼.
 - NRE-C: with a = γ/(1 + γ), log(K + γ Σ eʰ) is a constant plus (a/K) Σ (h + h²/2) - (a Σ h/K)²/2. A set has
   E (Σ h)² = K E h², so the two kinds of sets, with their weights, give a(1 - a/K) E h²/2, and -a(1 - a/K) E_joint h

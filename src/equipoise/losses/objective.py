@@ -10,6 +10,7 @@ __all__ = [
     "BALANCES",
     "LOSSES",
     "Objective",
+    "batch_temperature",
     "information_weight",
     "objective_kinds",
     "objective_terms",
@@ -43,11 +44,13 @@ class Term:
             contrastive "sets".
         takes: the fields of an `Objective` that it takes as keywords. A balance term that takes "unbiased" and
             "bandwidth" has an unbiased estimate.
+        weight: of a base loss, κ: what it falls by, near the prior, for every nat of information.
     """
 
     function: Callable[..., Tensor]
     of: str
     takes: tuple[str, ...] = ()
+    weight: Callable[[Objective], float] = lambda _: math.nan
 
     def rolls(self, objective: Objective) -> int:
         """How many rolls of θ it looks at."""
@@ -68,7 +71,16 @@ class Term:
         return {name: getattr(objective, name) for name in self.takes}
 
 
-LOSSES = {"npe": Term(npe, "joint"), "nre": Term(nre, "pairs"), "nre_c": Term(nre_c, "sets", ("gamma",))}
+def _contrastive_weight(objective: Objective) -> float:
+    some = objective.gamma / (1 + objective.gamma)
+    return some * (1 - some / objective.contrastive)
+
+
+LOSSES = {
+    "npe": Term(npe, "joint", weight=lambda _: 1.0),
+    "nre": Term(nre, "pairs", weight=lambda _: 0.25),
+    "nre_c": Term(nre_c, "sets", ("gamma",), weight=_contrastive_weight),
+}
 BALANCES = {
     "none": Term(balance_chi2, "pairs"),  # for the record, where marginal pairs are evaluated anyway
     "chi2": Term(balance_chi2, "pairs", ("unbiased", "bandwidth")),
@@ -183,8 +195,23 @@ def information_weight(objective: Objective) -> float:
         >>> {loss: information_weight(Objective(loss)) for loss in LOSSES}
         {'npe': 1.0, 'nre': 0.25, 'nre_c': 0.45}
     """
-    some = objective.gamma / (1 + objective.gamma)
-    return {"npe": 1.0, "nre": 0.25, "nre_c": some * (1 - some / objective.contrastive)}[objective.loss]
+    return LOSSES[objective.loss].weight(objective)
+
+
+def batch_temperature(objective: Objective, batch_size: float) -> float:
+    """t = 1/(1 + λ/4κn): near the prior, χ² balance moves the minimum from log r to t log r (see `balance`).
+
+    Example:
+        >>> {loss: round(batch_temperature(Objective(loss, "chi2", 100.0), 256), 2) for loss in LOSSES}
+        {'npe': 0.91, 'nre': 0.72, 'nre_c': 0.82}
+        >>> batch_temperature(Objective("nre", "chi2", 100.0, unbiased=True), 256)
+        1.0
+    """
+    if not objective.balanced or objective.unbiased:
+        return 1.0
+    if objective.balance != "chi2":
+        raise ValueError(f"the temperature near the prior is derived for balance='chi2', not {objective.balance!r}")
+    return 1 / (1 + objective.strength / (4 * information_weight(objective) * batch_size))
 
 
 def objective_kinds(objectives: Sequence[Objective]) -> tuple[list[Objective], list[int]]:
