@@ -374,12 +374,10 @@ def estimate(folder: Path) -> Figure:
         derived = [[n.tempered(near_prior(n.method, r)) for r in ratios] for n in free]
         ax.plot(ratios, np.mean(derived, 0), color=INK, zorder=2)
         _zero(ax)
-        for n in batches:
-            for filled, kind in ((True, "plain"), (False, "unbiased")):
-                # Marks of equal λ/n stand side by side.
-                place = 2 * batches.index(n) + (not filled) - (2 * len(batches) - 1) / 2
-                alike = [one for one in here if one.strength and (one.estimate, one.batch) == (kind, n)]
-                _runs(ax, alike, 1.14**place, looks[n].colour, filled)
+        for ratio in {n.ratio for n in here if n.strength}:
+            _marks(
+                ax, [n for n in here if n.strength and n.ratio == ratio], {n: look.colour for n, look in looks.items()}
+            )
         ax.set_xscale("log")
         ax.set_xlim(ratios[0], ratios[-1])
         # One axis for all panels; every second ratio has room for its number.
@@ -412,17 +410,18 @@ def estimate(folder: Path) -> Figure:
     return figure
 
 
-def _runs(ax: Any, networks: Sequence[Network], shift: float, colour: str, filled: bool) -> None:
-    """The mean over the runs of each λ/n, and their range."""
-    runs: dict[float, list[float]] = {}
-    for one in networks:
-        runs.setdefault(shift * one.ratio, []).append(one.auc)
-    for x, values in runs.items():
-        ax.plot([x, x], [min(values), max(values)], color=colour, linewidth=1, zorder=3)
-    ax.plot(
-        list(runs), [float(np.mean(v)) for v in runs.values()], linestyle="none", marker="o", markersize=4.5,
-        color=colour, markerfacecolor=colour if filled else PAPER, markeredgewidth=1.1, zorder=4,
-    )  # fmt: skip
+def _marks(ax: Any, networks: Sequence[Network], colours: dict[int, str]) -> None:
+    """The means over runs and their range, of one λ/n: side by side around it, by batch size and estimate."""
+    cells: dict[tuple[int, str], list[float]] = {}
+    for one in sorted(networks, key=lambda n: (n.batch, n.estimate)):
+        cells.setdefault((one.batch, one.estimate), []).append(one.auc)
+    for k, ((n, estimate), values) in enumerate(cells.items()):
+        x = networks[0].ratio * 1.14 ** (k - (len(cells) - 1) / 2)
+        ax.plot([x, x], [min(values), max(values)], color=colours[n], linewidth=1, zorder=3)
+        ax.plot(
+            x, float(np.mean(values)), linestyle="none", marker="o", markersize=4.5, color=colours[n],
+            markerfacecolor=colours[n] if estimate == "plain" else PAPER, markeredgewidth=1.1, zorder=4,
+        )  # fmt: skip
 
 
 def _figure(*size: float) -> Figure:
