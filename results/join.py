@@ -2,8 +2,8 @@
 
     python results/join.py results/rolls.nc runs/more/results.nc …
 
-Cells, pictures and stacks that the first file has stay as they are. Verdicts with Holm's correction are computed again
-over all cells. Everything but the axes of the grids has to agree.
+Cells, pictures and values of tasks that the first file has stay as they are. Verdicts with Holm's correction are
+computed again over all cells. Everything but the axes of the grids has to agree.
 """
 
 from __future__ import annotations
@@ -23,19 +23,15 @@ import xarray as xr
 from equipoise.diagnostics import judge_cells
 from equipoise.experiments.cells import cells_of
 from equipoise.experiments.grids import load_grid
-from equipoise.experiments.results import AXES, read_results, save_results
-
-#: What of a grid's configuration may differ: its axes.
-AXIS_KEYS = ("tasks", "methods", "budgets", "runs")
+from equipoise.experiments.results import AXES, joined_grid, read_results, save_results
 
 
 def joined(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
     """All cells of the first results, and those of the second that the first lack."""
-    configs = [json.loads(ds.attrs["config"]) for ds in (first, second)]
-    if differ := [
-        k for k in {**configs[0], **configs[1]} if k not in AXIS_KEYS and len({str(c.get(k)) for c in configs}) > 1
-    ]:
-        raise ValueError(f"the results are of different grids: {', '.join(sorted(differ))} differ")
+    each = [first.attrs, second.attrs]
+    if differ := [k for k, values in _identities(each).items() if len(set(values)) > 1]:
+        raise ValueError(f"the results are of different grids: {', '.join(differ)} differ")
+    config = joined_grid([json.loads(a["config"]) for a in each], ["the first results", "the second"])
     axes = {axis: list(dict.fromkeys([*first[axis].values.tolist(), *second[axis].values.tolist()])) for axis in AXES}
     axes["budget"].sort()
     ones = [_on(ds, axes) for ds in (first, second)]
@@ -53,23 +49,35 @@ def joined(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
             found[name] = values[0].where(_known(values[0]), values[1])
     labels = [n for n in found if n in first.coords or n in second.coords]
     ds = xr.Dataset(found).set_coords(labels)
-    ds = ds.merge(_stacks(first, second), combine_attrs="override")
+    ds = ds.merge(_ledgers(first, second, np.unique(ds["stack"].values.astype(str))), combine_attrs="override")
     holm = judge_cells(ds["verdict_p_value"].values, ds["certificate_p_value"].values)
     ds["verdict_holm"] = (AXES, np.where(ds["cell"].values == "", "", holm.astype(object)), first["verdict_holm"].attrs)
-    config = configs[0] | {k: _union(k, configs) for k in AXIS_KEYS}
-    each = [first.attrs, second.attrs]
     return ds.assign_attrs(
         first.attrs
         | {
             "config": json.dumps(config),
             "created": max(a["created"] for a in each),
-            "wall_seconds": sum(float(a["wall_seconds"]) for a in each),
+            "wall_seconds": float(ds["ledger_seconds"].sum()),
             "cells_done": int((ds["cell"] != "").sum()),
             "cells_wanted": len(list(cells_of(load_grid(config)))),
-            **{k: ", ".join(dict.fromkeys(", ".join(a[k] for a in each).split(", "))) for k in ("torch", "hardware")},
-            "notes": "\n".join(dict.fromkeys(a["notes"] for a in each if a["notes"])),
+            **{key: ", ".join(_distinct(each, key, ", ")) for key in ("torch", "hardware", "equipoise")},
+            **{key: "\n".join(_distinct(each, key, "\n")) for key in ("notes", "command")},
         }
     )
+
+
+def _identities(each: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """What has to agree besides configurations. Older results do not name the tolerance, of which there was one."""
+    return {
+        "name": [json.loads(attrs["config"])["name"] for attrs in each],
+        "numerics": [int(attrs["numerics"]) for attrs in each],
+        "tolerance": [attrs.get("tolerance", "constant") for attrs in each],
+    }
+
+
+def _distinct(each: Sequence[dict[str, Any]], key: str, between: str) -> list[str]:
+    """The parts of an attribute of several results, each once."""
+    return list(dict.fromkeys(part for attrs in each for part in str(attrs[key]).split(between) if part))
 
 
 def _on(ds: xr.Dataset, axes: dict[str, list[Any]]) -> xr.Dataset:
@@ -85,19 +93,12 @@ def _known(values: xr.DataArray) -> xr.DataArray:
     return values != "" if values.dtype.kind in "OUT" else values.notnull()
 
 
-def _stacks(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
-    """The ledgers, one below the other."""
+def _ledgers(first: xr.Dataset, second: xr.Dataset, used: np.ndarray) -> xr.Dataset:
+    """The ledgers, one below the other; of the second, stacks that gave cells which the first lack."""
     names = [n for n in first.data_vars if first[n].dims == ("ledger",)]
-    new = ~np.isin(second["ledger"].values.astype(str), first["ledger"].values.astype(str))
+    ours, theirs = (ds["ledger"].values.astype(str) for ds in (first, second))
+    new = ~np.isin(theirs, ours) & np.isin(theirs, used)
     return xr.concat([first[names], second[names].isel(ledger=np.flatnonzero(new))], "ledger")
-
-
-def _union(key: str, configs: Sequence[dict[str, Any]]) -> Any:
-    """An axis of both grids."""
-    if key == "runs":
-        return max(c[key] for c in configs)
-    values = [*configs[0][key], *(v for v in configs[1][key] if v not in configs[0][key])]
-    return sorted(values) if key == "budgets" else values
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

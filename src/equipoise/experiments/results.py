@@ -13,7 +13,7 @@ cell; single numbers are whole.
 
 from __future__ import annotations
 
-__all__ = ["collect", "merge", "read_results", "save_results", "table", "write_results"]
+__all__ = ["collect", "joined_grid", "merge", "read_results", "save_results", "table", "write_results"]
 
 import datetime
 import json
@@ -180,7 +180,7 @@ def merge(sources: Sequence[str | Path], target: str | Path, *, link: bool = Fal
     """
     folders = [Folder(s) for s in sources]
     abouts = [f.read_grid() for f in folders]
-    grid = load_grid(_union([stored_grid(f).config() for f in folders], [str(f.path) for f in folders]))
+    grid = load_grid(joined_grid([stored_grid(f).config() for f in folders], [str(f.path) for f in folders]))
     out = Folder(target)
     out.write_grid(grid.config(), **{k: abouts[0][k] for k in ("threads", "command") if k in abouts[0]})
     for folder in folders:
@@ -374,8 +374,8 @@ def _column(values: list[Any]) -> np.ndarray:
     return found.astype(object) if found.dtype.kind == "U" else found
 
 
-def _union(grids: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """One grid of the axes of several, which agree in everything else."""
+def joined_grid(grids: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """The configuration of one grid of the axes of several, which agree in everything else; `names` are for errors."""
     union = dict(grids[0])
     for grid, name in zip(grids[1:], names[1:], strict=True):
         for key in sorted({*union, *grid} - {"tasks", "methods", "budgets", "runs", "name", "stack", "user_tasks"}):

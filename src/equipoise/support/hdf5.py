@@ -93,12 +93,13 @@ def write_netcdf(
 ) -> None:
     """Write a dataset as NetCDF, whole or not at all, with a digest; `replace` as in `write_whole`.
 
-    `after` is written between the dataset and the digest, where readers of NetCDF do not look.
+    `after` is written between the dataset and the digest, where readers of NetCDF do not look. How a variable was
+    stored in the file it came from says nothing of how it is stored here: texts joined since may be longer.
     """
     made, dask = io.BytesIO(), sys.modules.get("dask")
     # In a worker of Dask, xarray would ask the scheduler for a lock by the name of the file, and this has none.
     with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
-        ds.to_netcdf(made, engine="h5netcdf", encoding=encoding)
+        ds.drop_encoding().to_netcdf(made, engine="h5netcdf", encoding=encoding)
     with write_whole(path, replace=replace) as temporary:
         with open(temporary, "wb") as file:
             file.write(made.getbuffer())
