@@ -1,6 +1,6 @@
 """Balance, or the batch estimate of balance: what the plain estimate of the χ² term does to log-ratios.
 
-    python benchmarks/balance.py toy               # quadrature, a second: results/estimate-toy.csv
+    python benchmarks/balance.py toy               # quadrature, seconds: results/estimate-toy.csv
     python benchmarks/balance.py train --compile   # the paper's networks: results/estimate-train.csv
 
 The derivation is in `equipoise/losses/balance.py`. *Toy*: θ ~ N(0, 1), x|θ ~ N(θ, τ²), and the family of log-ratios
@@ -17,8 +17,8 @@ t of the least loss in the family t log r + c with the exact log r of the task, 
 balance are judged at several temperatures as well: between them lies the one with the nominal log posterior of a
 balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs is
 the estimate alone. Rows are appended as they come; what is there is not computed again. Stored are BNRE with n up to
-1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on a CPU, on Weinberg, BNPE
-with n up to 256 and BNRE-C with n = 64.
+1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on a CPU, BNPE and BNRE-C on
+Weinberg with n = 64.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -46,6 +47,11 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: The standard deviations of the noise of the toy: from almost no information to much.
 NOISE = (10.0, 3.0, 1.0, 0.3)
 STRENGTHS, BATCHES = (10.0, 100.0, 1000.0), (64, 256, 1024, 4096)
+
+
+def near_prior(strength: float, n: float) -> float:
+    """t of the plain estimate beside the cross-entropy, near the prior."""
+    return batch_temperature(Objective("nre", "chi2", strength), n)
 
 
 class Toy:
@@ -102,7 +108,8 @@ class Toy:
 
         # Values change little near the prior: they are minimised to the last digits.
         how = {"xatol": 1e-7, "fatol": 1e-15, "maxiter": 2000}
-        found = minimize(value, np.array([1 / (1 + strength / n), 0.0]), method="Nelder-Mead", options=how)
+        start = np.array([near_prior(strength, n), 0.0])
+        found = minimize(value, start, method="Nelder-Mead", options=how)
         return float(found.x[0]), float(found.x[1])
 
 
@@ -121,12 +128,8 @@ def toy() -> Iterator[dict[str, float | str]]:
                     "batch": n,
                     "t_plain": round(plain[0], 4),
                     "t_unbiased": round(free[0], 4),
-                    "t_expected": round(1 / (1 + strength / n), 4),
+                    "t_expected": round(near_prior(strength, n), 4),
                 }
-
-
-#: The methods without balance, and their balanced ones.
-BALANCED = {"nre": "bnre", "rnpe": "brnpe", "nre_c": "bnre_c", "npe": "bnpe"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,11 +137,12 @@ class Design:
     """What `train` computes: of each task and method, each batch size with about as many steps.
 
     Arguments:
-        families: methods without balance, each computed with its balanced one, and the steps of their networks.
+        families: methods without balance, each computed with its balanced one ("b…"), and the steps of their networks.
         hidden: layers of the networks; None for the paper's.
         temperatures: at which the networks without balance are judged besides 1.
         pairs: that judge a network.
         test: pairs behind slopes and balancing errors.
+        exact: pairs behind the t of the least loss.
         validation: the share of the simulations that validates.
     """
 
@@ -152,6 +156,7 @@ class Design:
     runs: int = 3
     pairs: int = 2000
     test: int = 8000
+    exact: int = 20_000
     validation: float = 0.01
 
 
@@ -177,9 +182,10 @@ class Tempered(MemberStack):
 
 
 def tempered_optimum(objective: Objective, n: float, rolls: torch.Tensor) -> float:
-    """t of the least loss of h = t log r + c with the plain estimate.
+    """t of the least loss of h = t log r + c with the plain estimate, over that without balance of the same pairs.
 
-    NaN for the likelihood loss: a flow is normalised and has no free c.
+    The latter would be 1 with infinitely many pairs; dividing by it takes away most of what pairs have by chance. NaN
+    for the likelihood loss: a flow is normalised and has no free c.
 
     The covariance of neighbours is that of the pairs, in their order.
 
@@ -193,24 +199,27 @@ def tempered_optimum(objective: Objective, n: float, rolls: torch.Tensor) -> flo
     rolls = rolls.double().clamp(-1e4, 1e4)
     term = LOSSES[objective.loss]
 
-    def value(where: np.ndarray) -> float:
+    def value(where: np.ndarray, strength: float) -> float:
         h = where[0] * rolls + where[1]
         s = h[0].sigmoid() + h[1].sigmoid() - 1
         centred = s - s.mean()
         spread = (centred**2).mean() + 2 * (centred * centred.roll(-1)).mean()
         loss = term.function(*term.arguments(h, objective), **term.keywords(objective))
-        return float(loss + objective.strength * (s.mean() ** 2 + spread / n))
+        return float(loss + strength * (s.mean() ** 2 + spread / n))
 
-    start = np.array([batch_temperature(objective, n), 0.0])
-    return float(minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12}).x[0])
+    def best(strength: float, start: float) -> float:
+        how = {"xatol": 1e-5, "fatol": 1e-12}
+        return float(minimize(value, np.array([start, 0.0]), (strength,), method="Nelder-Mead", options=how).x[0])
+
+    return best(objective.strength, batch_temperature(objective, n)) / best(0.0, 1.0)
 
 
 def train(
-    design: Design, done: set[tuple[str, str, int]], device: str | None = None, compiled: bool = False
+    design: Design, done: set[tuple[str, int, str, int]], device: str | None = None, compiled: bool = False
 ) -> Iterator[list[dict[str, float | str]]]:
     """The rows of each stack that is not done: one of each network, and without balance one per temperature as well."""
     for name, (family, steps) in itertools.product(design.tasks, design.families):
-        left = [n for n in design.batches if (name, family, n) not in done]
+        left = [n for n in design.batches if (name, design.budget, family, n) not in done]
         if left:
             task = eq.task(name)
             data = [eq.simulate(task.prior, task.simulate, design.budget, seed=run) for run in range(design.runs)]
@@ -229,7 +238,7 @@ def _stack(
     compiled: bool,
 ) -> list[dict[str, float | str]]:
     sizes = {} if design.hidden is None else {"hidden": design.hidden}
-    free, balanced = (eq.METHODS[m].but(**sizes) for m in (family, BALANCED[family]))
+    free, balanced = (eq.METHODS[m].but(**sizes) for m in (family, f"b{family}"))
     methods = {(family, 0.0): free} | {
         (f"{balanced.name}, {words}", strength): balanced.but(strength=strength, unbiased=words == "unbiased")
         for words in ("plain", "unbiased")
@@ -240,9 +249,7 @@ def _stack(
     epochs = max(1, round(steps / each))
     judges = eq.simulate(task.prior, task.simulate, design.pairs, seed=10_000)
     test = eq.simulate(task.prior, task.simulate, design.test, seed=10_001)
-    objectives = {strength: balanced.but(strength=strength).objective for strength in design.strengths}
-    rolls = torch.stack([_exact(task, test.theta.roll(r, 0), test.x) for r in range(rolls_needed(balanced.objective))])
-    expected = {strength: tempered_optimum(o, n, rolls) for strength, o in objectives.items()}
+    least = {s: least_loss(task.name, balanced.but(strength=s).objective, n, design.exact) for s in design.strengths}
     # One cycle of the learning rate down to 0 and the last weights: every batch size has as many steps, and what is
     # kept is what the loss of the batches leads to, not what a validation set chooses.
     settings = dataclasses.replace(
@@ -277,7 +284,8 @@ def _stack(
     rows: list[dict[str, float | str]] = []
     for k, (i, t) in enumerate(plan):
         (label, strength), run = labels[i]
-        h, r = (v.cpu().double() for v in (networks[i].log_ratio(test.theta, test.x), rolls[0]))
+        log_ratios = networks[i].log_ratio(test.theta, test.x), exact(task, test.theta, test.x)
+        h, r = (v.cpu().double() for v in log_ratios)
         h, r = h - h.mean(), r - r.mean()
         values = {v: round(float(judged[v][k]), 4) for v in JUDGED}
         rows.append(
@@ -291,7 +299,7 @@ def _stack(
                 "steps": epochs * each,
                 "pairs": design.pairs,
                 "slope": round(float((h * r).sum() / (r * r).sum()), 4),
-                "t_expected": round(expected[strength], 4) if label.endswith("plain") else 1.0,
+                "t_expected": round(least[strength], 4) if label.endswith("plain") else 1.0,
                 "t": t,
                 **values,
                 "seconds": round(seconds / len(members), 1),
@@ -300,9 +308,26 @@ def _stack(
     return rows
 
 
-def _exact(task: Any, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def exact(task: Any, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The exact log-ratios."""
     return task.log_posterior(theta, x) - task.prior.log_prob(theta)
+
+
+@functools.cache
+def exact_rolls(name: str, rolls: int, pairs: int) -> torch.Tensor:
+    """The exact log-ratios of rolls of θ through pairs of a task, with shape `(R, N)`.
+
+    The evidence of an x, which can be an integral, is the same for all rolls: they differ by likelihoods.
+    """
+    task = eq.task(name)
+    found = eq.simulate(task.prior, task.simulate, pairs, seed=10_002)
+    likelihoods = torch.stack([task.log_likelihood(found.theta.roll(r, 0), found.x) for r in range(rolls)])
+    return exact(task, found.theta, found.x) + likelihoods - likelihoods[0]
+
+
+def least_loss(name: str, objective: Objective, n: float, pairs: int) -> float:
+    """The t of the least loss with the exact log-ratio of a task, from fresh pairs."""
+    return tempered_optimum(objective, n, exact_rolls(name, rolls_needed(objective), pairs))
 
 
 def append(rows: list[dict[str, float | str]], file: Path) -> None:
@@ -319,38 +344,65 @@ def append(rows: list[dict[str, float | str]], file: Path) -> None:
 JUDGED = ("coverage_auc", "coverage_auc_se", "nominal_log_prob", "balancing_error")
 #: A design of seconds.
 QUICK = Design(
-    (("nre", 20),), ("weinberg",), (64,), (100.0,), (0.5,), (8,), budget=512, runs=1, pairs=60, test=200, validation=0.1
+    (("nre", 20),),
+    ("weinberg",),
+    (64,),
+    (100.0,),
+    (0.5,),
+    (8,),
+    budget=512,
+    runs=1,
+    pairs=60,
+    test=200,
+    exact=2000,
+    validation=0.1,
 )
 
 
-def main() -> None:
+def design_of(options: argparse.Namespace) -> Design:
+    """What the command line asks for."""
+    if options.quick:
+        return QUICK
+    families = tuple((family, steps) for family, steps in Design.families if family in options.families)
+    return Design(families, tuple(options.tasks), tuple(options.batches))
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("toy", "train"))
-    parser.add_argument("--tasks", nargs="+", choices=Design.tasks, default=Design.tasks)
-    parser.add_argument("--families", nargs="+", choices=BALANCED, default=list(BALANCED))
-    parser.add_argument("--batches", nargs="+", type=int, default=Design.batches)
+    parser.add_argument("what", choices=("toy", "train"), help="the problem with known answer, or networks")
+    names = [family for family, _ in Design.families]
+    for name, kind, choices, words in (
+        ("tasks", str, Design.tasks, "of train: the tasks"),
+        ("families", str, names, "of train: methods without balance, each with its balanced one"),
+        ("batches", int, None, "of train: batch sizes"),
+    ):
+        default = names if name == "families" else getattr(Design, name)
+        parser.add_argument(f"--{name}", nargs="+", type=kind, choices=choices, default=default, help=words)
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
     parser.add_argument("--compile", action="store_true", help="compile steps, which pays back on a GPU")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--quick", action="store_true", help="a few steps of small networks: to see that it runs")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the file (results/)")
+    quick = "a few steps of one small stack, whatever else is asked for: to see that it runs; needs --out"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    options = parser.parse_args(arguments)
+    if options.quick and options.out == RESULTS:
+        parser.error("--quick needs --out: its rows do not belong to results/")
+    return options
+
+
+def main() -> None:
+    options = parsed()
     torch.manual_seed(0)
     file = options.out / f"estimate-{options.what}.csv"
     if options.what == "toy":
+        rows = list(toy())
         file.unlink(missing_ok=True)
-        append(list(toy()), file)
+        append(rows, file)
     else:
-        families = tuple((family, steps) for family, steps in Design.families if family in options.families)
-        design = (
-            QUICK
-            if options.quick
-            else Design(families, tuple(options.tasks), tuple(options.batches), runs=options.runs)
-        )
-        done: set[tuple[str, str, int]] = set()
+        done: set[tuple[str, int, str, int]] = set()
         if file.exists():
             with open(file, encoding="utf-8") as stream:
-                done = {(r["task"], r["objective"], int(r["batch"])) for r in csv.DictReader(stream)}
-        for rows in train(design, done, options.device, options.compile):
+                done = {(r["task"], int(r["budget"]), r["objective"], int(r["batch"])) for r in csv.DictReader(stream)}
+        for rows in train(design_of(options), done, options.device, options.compile):
             append(rows, file)
             about = f"{rows[0]['task']}, {rows[0]['objective']}, n = {rows[0]['batch']}"
             print(f"{time.process_time():6.0f} s  {about}", flush=True)

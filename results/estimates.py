@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 __all__ = [
-    "FREE",
     "Network",
     "bnre_on_slcp",
     "by_ratio",
@@ -29,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from agreement import figure_name
+from claims import COUNTERPART
 from equipoise.losses import batch_temperature
 from equipoise.methods import METHODS
 from formats import options_of, signed, table
@@ -53,8 +53,8 @@ def toy(folder: Path) -> str:
     found = {(r["information"], float(r["strength"]), int(r["batch"])): r for r in _rows("estimate-toy", folder)}
     rows = []
     for strength in STRENGTHS:
-        expected = [next(r for k, r in found.items() if k[1:] == (strength, n))["t_expected"] for n in BATCHES]
-        rows.append([f"λ = {strength:,}", "1/(1 + λ/n)", *(f"{float(t):.2f}" for t in expected)])
+        near = [next(r for k, r in found.items() if k[1:] == (strength, n))["t_expected"] for n in BATCHES]
+        rows.append([f"λ = {strength:,}", "1/(1 + λ/n)", *(f"{float(t):.2f}" for t in near)])
         for nats in dict.fromkeys(k[0] for k in found):
             cells = [f"{float(found[nats, strength, n]['t_plain']):.2f}" for n in BATCHES]
             rows.append(["", f"{float(nats):.3g} nats", *cells])
@@ -64,9 +64,7 @@ def toy(folder: Path) -> str:
 
 
 #: What the base losses are called.
-LOSSES = {"nre": "cross-entropy", "nre_c": "contrastive", "npe": "likelihood"}
-#: The methods without balance, by their balanced ones.
-FREE = {"bnre": "nre", "brnpe": "rnpe", "bnre_c": "nre_c", "bnpe": "npe"}
+LOSS_WORDS = {"nre": "cross-entropy", "nre_c": "contrastive", "npe": "likelihood"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +74,12 @@ class Network:
     Arguments:
         method: the balanced method, also of the network without balance beside it.
         estimate: "plain" or "unbiased"; empty without balance.
+        batch: n.
+        strength: λ; 0 without balance.
+        auc: coverage AUC.
+        log_prob: nominal log posterior.
+        slope: of the learnt log-ratio on the exact one.
+        least_loss_t: t of the least loss of t log r + c with the plain estimate and the exact log r.
         curve: t, nominal log posterior and coverage AUC of the tempered network, with shape `(3, T)`, by t.
     """
 
@@ -88,7 +92,7 @@ class Network:
     auc: float
     log_prob: float
     slope: float
-    expected: float
+    least_loss_t: float
     curve: np.ndarray
 
     @property
@@ -123,7 +127,7 @@ def near_prior(method: str, ratio: float) -> float:
 def networks(folder: Path) -> list[Network]:
     """Every network of the study, those without balance first."""
     rows = _rows("estimate-train", folder)
-    balanced = {free: method for method, free in FREE.items()}
+    balanced = {free: method for method, free in COUNTERPART.items()}
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[n] for n in ("task", "batch", "strength", "objective", "run")), []).append(row)
@@ -140,7 +144,7 @@ def networks(folder: Path) -> list[Network]:
 
 def groups_of(found: list[Network]) -> dict[tuple[str, str], str]:
     """What is compared, by method and then in the order of the file, with its name."""
-    known = sorted(dict.fromkeys(n.group for n in found), key=lambda g: list(FREE).index(g[1]))
+    known = sorted(dict.fromkeys(n.group for n in found), key=lambda g: list(COUNTERPART).index(g[1]))
     return {group: f"{LABELS[group[1]]}, {TASKS[group[0]]}" for group in known}
 
 
@@ -172,7 +176,7 @@ def effects(folder: Path) -> str:
     rows = []
     for group, name in groups_of(found).items():
         for words, more_n, more_strength in (("λ × 4", 1, 4), ("n × 4", 4, 1), ("both × 4", 4, 4)):
-            cells, number = [], 0
+            cells, numbers = [], []
             for estimate in ("plain", "unbiased"):
                 change = [
                     other.auc - one.auc
@@ -180,17 +184,17 @@ def effects(folder: Path) -> str:
                     if (where, kind) == (group, estimate)
                     and (other := by.get((group, estimate, n * more_n, strength * more_strength, run)))
                 ]
-                number = len(change)
+                numbers.append(len(change))
                 spread = f" ({signed(min(change))} … {signed(max(change))})" if change else ""
                 cells.append(signed(float(np.mean(change))) + spread if change else "–")
-            if number:
-                rows.append([f"{name}, {words}", f"{number}", *cells])
+            if any(numbers):
+                rows.append([f"{name}, {words}", " / ".join(map(str, dict.fromkeys(numbers))), *cells])
     return table(["", "pairs of networks", "plain estimate: change of coverage AUC", "unbiased estimate"], rows)
 
 
 def expected(folder: Path) -> str:
     """t of the least loss of t log r + c with the exact log-ratio and the plain estimate, by task and λ/n."""
-    found = [n for n in networks(folder) if n.estimate == "plain" and np.isfinite(n.expected)]
+    found = [n for n in networks(folder) if n.estimate == "plain" and np.isfinite(n.least_loss_t)]
     ratios = sorted({n.ratio for n in found})
     rows = []
     methods: dict[str, str] = {}
@@ -198,13 +202,13 @@ def expected(folder: Path) -> str:
         methods.setdefault(METHODS[n.method].loss, n.method)
     for loss, method in methods.items():
         near = [_plain(near_prior(method, r)) for r in ratios]
-        rows.append([f"{LOSSES[loss]}, near the prior", *near])
+        rows.append([f"{LOSS_WORDS[loss]}, near the prior", *near])
         for task in dict.fromkeys(n.task for n in found if n.method == method):
             cells = []
             for r in ratios:
-                here = [n.expected for n in found if (n.task, n.method, n.ratio) == (task, method, r)]
+                here = [n.least_loss_t for n in found if (n.task, n.method, n.ratio) == (task, method, r)]
                 cells.append(_plain(float(np.mean(here))) if here else "–")
-            rows.append([f"{LOSSES[loss]}, {TASKS[task]}", *cells])
+            rows.append([f"{LOSS_WORDS[loss]}, {TASKS[task]}", *cells])
     return table(["", *(f"λ/n = {ratio_label(r)}" for r in ratios)], rows)
 
 
@@ -223,7 +227,7 @@ def slopes(folder: Path) -> str:
             plain, unbiased = ([n for n in cell if n.estimate == words] for words in ("plain", "unbiased"))
             free = [n for n in here if not n.strength and n.batch == batch]
             t = near_prior(group[1], ratio)
-            near = [ratio_label(ratio), _plain(t), _plain(plain[0].expected)]
+            near = [ratio_label(ratio), _plain(t), _plain(plain[0].least_loss_t)]
             listed = [_plain(float(np.mean([n.slope for n in some]))) for some in (plain, unbiased, free)]
             areas = [signed(float(np.mean(v))) for v in ([n.auc for n in plain], [n.tempered(t) for n in free])]
             rows.append([f"{name.split(',')[0]}, λ = {strength:g}, n = {batch:,}", *near, *listed, *areas])
@@ -240,7 +244,7 @@ def informed(folder: Path) -> str:
     """Balanced networks beside those without balance of the same batch size and run, tempered to the same nominal log
     posterior.
 
-    Some balanced networks know more than the other at any temperature, some less than it at the smallest looked at.
+    Some balanced networks know more than the other at any temperature up to 1, some less than it at the smallest.
     """
     found = networks(folder)
     free = {(n.group, n.batch, n.run): n for n in found if not n.strength}
@@ -262,7 +266,7 @@ def informed(folder: Path) -> str:
             rows.append([f"{name}, {estimate}", *cells])
     least = min(float(n.curve[0, 0]) for n in free.values())
     head = ["", "tempered is more conservative", "median difference", "range"]
-    return table([*head, "more informed than at any t (and more conservative)", f"less than at t = {least:g}"], rows)
+    return table([*head, "more informed than at any t ≤ 1 (and more conservative)", f"less than at t = {least:g}"], rows)
 
 
 def few_simulations(folder: Path) -> str:

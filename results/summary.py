@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ablations import part_of
-from claims import CLAIMS, PAIRS, decide
+from claims import CLAIMS, COUNTERPART, decide
 from equipoise.plots.settings import CERTIFIED, OVERCONFIDENT
 from formats import counted, signed, table
 from reading import LABELS, TASKS, Missing, Results, opened, optional, published
@@ -36,7 +36,7 @@ def answer(folder: Path) -> str:
             rows.append([claim.short, *cells])
     mixed = optional("mixture", folder)
     if mixed is not None:
-        verdicts = [v for m in ("bnpe", "brnpe") for v in _verdicts(mixed, m, "verdict")]
+        verdicts = [v for m in ("bnpe", "brnpe") for v in _verdicts(mixed, m, "verdict_holm")]
         whole = f"{verdicts.count(CERTIFIED)} of {len(verdicts)} certified"
         rows.append(
             ["(Not in the paper) Mixtures of five BNPE or BRNPE are certified conservative", whole, "not computed"]
@@ -70,7 +70,7 @@ def certificates(folder: Path) -> str:
     """Verdicts of balanced methods outside Two Moons, and how many certificates are of posteriors near the prior."""
     results = opened("paper", folder)
     rows = []
-    for method, other in PAIRS["paper"].items():
+    for method, other in COUNTERPART.items():
         verdicts: list[str] = []
         little = 0
         for task in (t for t in results.tasks if t != "two_moons"):
@@ -142,12 +142,13 @@ def escaped(folder: Path) -> str:
         cells = []
         for which in (left, ~left):
             some, verdicts = areas[which], [v for v, w in zip(s.verdicts, which, strict=True) if w]
-            spread = f"{signed(float(np.median(some)))} ({signed(float(some.min()))} … {signed(float(some.max()))})"
-            cells += [spread, counted(verdicts)] if len(some) else ["–", "–"]
-        share, gain = (
-            f"{int(left.sum())} of {len(left)}",
-            signed(float(np.median(gains[left])), 2) if any(left) else "–",
-        )
+            if len(some):
+                low, middle, high = (signed(float(v)) for v in np.quantile(some, [0, 0.5, 1]))
+                cells += [f"{middle} ({low} … {high})", counted(verdicts)]
+            else:
+                cells += ["–", "–"]
+        share = f"{int(left.sum())} of {len(left)}"
+        gain = signed(float(np.median(gains[left])), 2) if any(left) else "–"
         rows.append([f"{LABELS[s.method]}, {s.budget:,}", share, gain, *cells])
     head = ["Spatial SIR", "leave the prior", "their gain", "their coverage AUC", "their verdicts"]
     return table([*head, "coverage AUC of the others", "their verdicts"], rows)

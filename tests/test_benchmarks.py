@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 import re
 import runpy
@@ -10,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,6 +21,15 @@ from equipoise.support.devices import fixed_threads
 from equipoise.support.randomness import isolated
 
 HERE = Path(__file__).parents[1] / "benchmarks"
+
+
+def imported(name: str) -> ModuleType:
+    """A benchmark as a module."""
+    sys.path.insert(0, str(HERE))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(HERE))
 
 
 @pytest.fixture
@@ -135,11 +146,7 @@ def test_the_mass_inside_the_prior_is_estimated_without_bias(monkeypatch: pytest
 
 def test_the_toy_of_balance_is_what_batches_give() -> None:
     """Quadrature against 40,000 simulated batches: the loss, and the expectation of both estimates of balance."""
-    sys.path.insert(0, str(HERE))
-    try:
-        import balance
-    finally:
-        sys.path.remove(str(HERE))
+    balance = imported("balance")
     from equipoise import losses
 
     n, repeats, noise, t, c = 8, 40_000, 0.7, 0.8, 0.3
@@ -192,11 +199,7 @@ def test_networks_are_trained_with_both_estimates_and_never_twice(tmp_path: Path
 @pytest.mark.parametrize(("loss", "expected"), [("nre", 0.5), ("nre_c", 0.643), ("npe", 0.8)])
 def test_the_best_tempering_is_the_derived_one_near_the_prior(loss: str, expected: float) -> None:
     """Of exact log-ratios of 0.005 nats, with λ = n: κ/(κ + ¼), from pairs in any order; the likelihood has none."""
-    sys.path.insert(0, str(HERE))
-    try:
-        import balance
-    finally:
-        sys.path.remove(str(HERE))
+    balance = imported("balance")
     from equipoise.losses import Objective, batch_temperature
 
     generator, noise = torch.Generator().manual_seed(0), 10.0
@@ -211,6 +214,30 @@ def test_the_best_tempering_is_the_derived_one_near_the_prior(loss: str, expecte
     assert batch_temperature(objective, 256) == pytest.approx(expected, abs=1e-3)
     found = balance.tempered_optimum(objective, 256, rolls)
     assert math.isnan(found) if loss == "npe" else found == pytest.approx(expected, abs=0.06)
+
+
+def test_the_command_line_of_balance_names_the_design(capsys) -> None:
+    balance = imported("balance")
+    options = balance.parsed(["train", "--tasks", "slcp", "--families", "rnpe", "npe", "--batches", "64"])
+    design = balance.design_of(options)
+    assert (design.tasks, design.batches) == (("slcp",), (64,))
+    assert [family for family, _ in design.families] == ["rnpe", "npe"]
+    assert balance.design_of(balance.parsed(["train"])) == balance.Design()
+    with pytest.raises(SystemExit):
+        balance.parsed(["train", "--quick"])
+    assert "--quick needs --out" in capsys.readouterr().err
+
+
+def test_rolls_of_a_task_are_its_exact_log_ratios() -> None:
+    """The second roll by likelihoods, against the posterior evaluated there."""
+    balance = imported("balance")
+    import equipoise as eq
+
+    task = eq.task("slcp")
+    rolls = balance.exact_rolls("slcp", 2, 50)
+    found = eq.simulate(task.prior, task.simulate, 50, seed=10_002)
+    there = balance.exact(task, found.theta.roll(1, 0), found.x)
+    torch.testing.assert_close(rolls[1], there, rtol=1e-4, atol=1e-3)
 
 
 def test_load_measures_folders_of_many_cells(printed) -> None:

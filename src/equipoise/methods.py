@@ -32,8 +32,8 @@ class Method:
         network: "classifier" or "flow".
         loss: "npe" (negative log likelihood), "nre" (binary cross-entropy) or "nre_c" (contrastive).
         balance: "none", "chi2", "kl" or "multiclass".
-        strength: λ. With batches of n, balance also tempers, with the cross-entropy by about 1/(1 + λ/n)
-            (`losses.balance`).
+        strength: λ. Near the prior, plain χ² balance from batches of n also tempers: with the cross-entropy by
+            t = 1/(1 + λ/n) (`losses.balance`).
         start: "random", or for a flow "prior" or "prior_base".
         paper: what the paper calls it.
         unbiased: estimate a χ² balance without bias from the batch, which takes this tempering away.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from equipoise import losses
 from equipoise.losses import (
+    LOSSES,
     Objective,
     batch_temperature,
     information_weight,
@@ -482,3 +483,22 @@ def test_the_curvature_at_the_prior_is_as_derived(all_batches, options: dict[str
     assert curvature(plain) - start == pytest.approx(0 if normalised else added, abs=1e-12)
     kept = added if part == "constant" and not normalised else 0
     assert curvature(unbiased) - start == pytest.approx(kept, abs=1e-12)
+
+
+def test_batches_of_an_epoch_have_less_bias() -> None:
+    """The variance of ḡ over batches cut from N pairs, near the prior: joint pairs are drawn without replacement."""
+    g, (N, n) = torch.Generator().manual_seed(0), (200, 60)
+    shares = []
+    for _ in range(150):
+        h = torch.randn(N, N, generator=g, dtype=torch.float64)
+        h = h - h.mean(0) - h.mean(1, keepdim=True) + h.mean()
+        x = torch.rand(1000, N, generator=g).argsort(-1)[:, :n]
+        means = (h[x, x] + h[x.roll(1, -1), x]).mean(-1)
+        shares.append(float(means.var() / (2 * h.square().mean() / n)))
+    assert sum(shares) / 150 == pytest.approx(1 - (n - 1) / (2 * (N - 1)), abs=0.02)
+
+
+def test_a_loss_whose_weight_of_information_is_not_known_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOSSES, "new", Term(lambda joint: -joint.mean(-1), "joint"))
+    with pytest.raises(ValueError, match="κ of the loss 'new' is not known"):
+        information_weight(Objective("new"))

@@ -5,8 +5,8 @@ r"""The three base losses.
 - NRE-C (Miller et al., 2022): the cross-entropy of a classifier over y = 0, …, K, where y = 0 says that x came from
   none of K parameters and y = k that it came from the k-th, with prior odds γ of "some" against "none".
 
-**Near the prior they are one loss.** Let h be small, with mean 0 over θ at each x and over x at each θ. To second
-order each loss is, up to a constant,
+**Near the prior they are one loss.** Let the true r - 1 and h be small, of one order, and h have mean 0 over θ at
+each x and over x at each θ. To second order each loss is, up to a constant,
 
 .. math:: -κ\,[E_{joint} h - ½ E_{marginal} h^2].
 

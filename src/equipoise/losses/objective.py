@@ -44,13 +44,14 @@ class Term:
             contrastive "sets".
         takes: the fields of an `Objective` that it takes as keywords. A balance term that takes "unbiased" and
             "bandwidth" has an unbiased estimate.
-        weight: of a base loss, κ: what it falls by, near the prior, for every nat of information.
+        weight: of a base loss, κ: what it falls by, near the prior, for every nat of information; None where nobody has
+            derived it.
     """
 
     function: Callable[..., Tensor]
     of: str
     takes: tuple[str, ...] = ()
-    weight: Callable[[Objective], float] = lambda _: math.nan
+    weight: Callable[[Objective], float] | None = None
 
     def rolls(self, objective: Objective) -> int:
         """How many rolls of θ it looks at."""
@@ -195,7 +196,10 @@ def information_weight(objective: Objective) -> float:
         >>> {loss: information_weight(Objective(loss)) for loss in LOSSES}
         {'npe': 1.0, 'nre': 0.25, 'nre_c': 0.45}
     """
-    return LOSSES[objective.loss].weight(objective)
+    weight = LOSSES[objective.loss].weight
+    if weight is None:
+        raise ValueError(f"κ of the loss {objective.loss!r} is not known; give its row in LOSSES a `weight`")
+    return weight(objective)
 
 
 def batch_temperature(objective: Objective, batch_size: float) -> float:
