@@ -12,6 +12,7 @@ __all__ = [
     "groups_of",
     "informed",
     "judged_twice",
+    "lost",
     "near_prior",
     "networks",
     "ratio_label",
@@ -23,6 +24,7 @@ __all__ = [
 import csv
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +157,17 @@ def ratio_label(ratio: float) -> str:
 
 def by_ratio(folder: Path) -> str:
     """Coverage AUC by λ/n: means over runs, one number for each pair of λ and n, from small to large n."""
+    return _by_ratio(networks(folder), lambda n: n.auc, 3)
+
+
+def lost(folder: Path) -> str:
+    """Nominal log posterior without balance, and what balance takes from it, by λ/n as above."""
     found = networks(folder)
+    free = {(n.group, n.batch, n.run): n.log_prob for n in found if not n.strength}
+    return _by_ratio(found, lambda n: n.log_prob - (free[n.group, n.batch, n.run] if n.strength else 0.0), 2)
+
+
+def _by_ratio(found: list[Network], number: Callable[[Network], float], digits: int) -> str:
     ratios = sorted({n.ratio for n in found})  # 0 without balance
     rows = []
     for group, name in groups_of(found).items():
@@ -163,9 +175,9 @@ def by_ratio(folder: Path) -> str:
             cells: dict[float, dict[int, list[float]]] = {r: {} for r in ratios}
             for n in found:
                 if n.group == group and n.estimate == (estimate if n.strength else ""):
-                    cells[n.ratio].setdefault(n.batch, []).append(n.auc)
-            shown = [", ".join(signed(float(np.mean(v))) for _, v in sorted(c.items())) or "–" for c in cells.values()]
-            rows.append([f"{name}, {estimate}", *shown])
+                    cells[n.ratio].setdefault(n.batch, []).append(number(n))
+            means = [[signed(float(np.mean(v)), digits) for _, v in sorted(c.items())] for c in cells.values()]
+            rows.append([f"{name}, {estimate}", *(", ".join(values) or "–" for values in means)])
     return table(["", "no balance", *(f"λ/n = {ratio_label(r)}" for r in ratios[1:])], rows)
 
 
