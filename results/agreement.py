@@ -170,7 +170,8 @@ def outliers(folder: Path) -> str:
 def systematic(folder: Path) -> str:
     """The mean difference from the published numbers by method, with its standard error from cell to cell.
 
-    Two Moons is left out, where runs scatter most. In all cells of the first runs, and in those that the second have as well, which are judged by both recipes.
+    Two Moons is left out, where runs scatter most. In all cells of the first runs, and in those that the second have as
+    well, which are judged by both recipes.
     """
     first, second = Results("released", folder), optional("released_again", folder)
     levels, rows = first.ds["level"].values, []

@@ -278,7 +278,9 @@ def informed(folder: Path) -> str:
             rows.append([f"{name}, {estimate}", *cells])
     least = min(float(n.curve[0, 0]) for n in free.values())
     head = ["", "tempered is more conservative", "median difference", "range"]
-    return table([*head, "more informed than at any t ≤ 1 (and more conservative)", f"less than at t = {least:g}"], rows)
+    return table(
+        [*head, "more informed than at any t ≤ 1 (and more conservative)", f"less than at t = {least:g}"], rows
+    )
 
 
 def few_simulations(folder: Path) -> str:

@@ -476,7 +476,9 @@ def test_systematic_differences_are_of_each_method(made_up):
     keys = [k for k in reading.published() if k[:2] == ("slcp", "npe") and k in ours.settings]
     gaps = [reading.figure_auc(ours.settings[k], LEVELS) - reading.published()[k] for k in keys]
     (row,) = [line for line in agreement.systematic(made_up).splitlines() if line.startswith("| NPE |")]
-    assert row.split("|")[2].strip() == "2" and row.split("|")[4].strip() == formats.signed(np.mean(gaps))
+    error = abs(gaps[0] - gaps[1]) / 2
+    assert row.split("|")[2].strip() == "2"
+    assert row.split("|")[4].strip() == f"{formats.signed(np.mean(gaps))} ± {error:.3f}"
     assert row.split("|")[3].strip() == str(sum(gap > 0 for gap in gaps))
 
 
@@ -674,3 +676,36 @@ def test_the_figure_of_the_estimates_has_a_panel_for_each_task_and_method(small_
     (ax,) = figures.estimate(small_networks).axes
     assert ax.get_title() == "BNRE, Weinberg"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0.39", "", "6.2"]
+    line = next(one for one in ax.lines if len(one.get_xdata()) == 60)
+    ratio, area = line.get_data()
+    near = ratio < 8.5  # of smaller t the file has nothing
+    np.testing.assert_allclose(area[near], 0.3 * (1 - 1 / (1 + ratio[near])), atol=1e-9)
+    marks = [one for one in ax.lines if one.get_marker() == "o"]
+    filled = [one.get_ydata()[0] for one in marks if one.get_markerfacecolor() == one.get_color()]
+    open_ones = [one.get_ydata()[0] for one in marks if one.get_markerfacecolor() == figures.PAPER]
+    plain = [0.2 * (1 - 1 / (1 + strength / n)) for n in (64, 256) for strength in (100.0, 400.0)]
+    assert sorted(filled) == pytest.approx(sorted(plain)) and open_ones == [0.0] * 4
+
+
+def test_nats_lost_are_beside_the_network_without_balance(small_networks):
+    head, _, plain, unbiased = estimates.lost(small_networks).splitlines()
+    assert head.split("|")[2:-1] == [" no balance ", " λ/n = 0.39 ", " λ/n = 1.6 ", " λ/n = 6.2 "]
+    without, *lost = (cell.strip() for cell in plain.split("|")[2:-1])
+    expected = [1 / (1 + ratio) - 1 for ratio in (100 / 256, 100 / 64, 400 / 64)]
+    assert without == "0.00, 0.00" and lost[0] == f"−{-expected[0]:.2f}" and lost[2] == f"−{-expected[2]:.2f}"
+    assert lost[1] == ", ".join([f"−{-expected[1]:.2f}"] * 2)
+    assert [cell.strip() for cell in unbiased.split("|")[3:-1]] == ["−0.95", "−0.95, −0.95", "−0.95"]
+
+
+@pytest.mark.parametrize("gain", [0.1, 0.9])
+def test_runs_may_all_leave_the_prior_or_none(gain, tmp_path, monkeypatch):
+    results = reading.opened("escape", reading.HERE)
+    prior = float(results.ds["prior_log_prob"].sel(task="spatial_sir"))
+    for s in results.settings.values():
+        monkeypatch.setitem(s.numbers, "nominal_log_prob", np.full(20, prior + gain))
+    rows = [row.split("|") for row in summary.escaped(reading.HERE).splitlines()[2:]]
+    assert len(rows) == 4
+    for row in rows:
+        share, their_gain, _, left, _, stayed = (cell.strip() for cell in row[2:-1])
+        assert share == ("20 of 20" if gain > 0.4 else "0 of 20")
+        assert (left == "–", stayed == "–", their_gain == "–") == (gain < 0.4, gain > 0.4, gain < 0.4)

@@ -29,8 +29,8 @@ means and has no such estimate.
 
 with \(C_1\) from the θ that neighbouring rolls share: \(s_{b+1}\) holds \(h(θ_b, x_{b+1})\), and \(s_b\) holds
 \(h(θ_b, x_b)\) and \(h(θ_{b-1}, x_b)\), of which the latter depends on θ_b through x_b. So λ(C₀ + 2C₁)/n is added to
-the loss whatever g is. Near the prior, r - 1 and h are small and σ(h) ≈ ½ + h/4. Write h as a constant, plus a function of θ,
-plus a function of x, plus what depends on both; E h² is then over independent θ and x:
+the loss whatever g is. Near the prior, r - 1 and h are small and σ(h) ≈ ½ + h/4. Write h as a constant, plus a function
+of θ, plus a function of x, plus what depends on both; E h² is then over independent θ and x:
 
 - what depends on both: C₀ = E h²/8, as the two pairs of a term are uncorrelated, and so are neighbours;
 - a function of θ alone: C₀ = E h²/8 and 2C₁ = E h²/8, from the shared θ; of x alone: C₀ = E h²/4 and C₁ = 0;
