@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from formats import counted, options_of, signed, table
-from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, published
+from reading import LABELS, TASKS, Missing, Results, Setting, figure_auc, opened, optional, published
 
 STRENGTHS = (0, 1, 10, 100, 1000)
 CLASSIFIERS = ("nre", "bnre", "nre_c", "bnre_c")
@@ -144,8 +144,9 @@ def _pair(s: Setting) -> str:
 def strength(folder: Path) -> str:
     """Another strength than the text's, beside it and beside the published number."""
     results, text = opened("strength", folder), opened("released", folder)
+    every = [r for r in (results, optional("strength_brnpe", folder)) if r is not None]
     level, rows = results.ds["level"].values, []
-    for s in results.each(results.tasks, results.methods, results.budgets):
+    for s in (s for r in every for s in r.each(r.tasks, r.methods, r.budgets)):
         name, options = options_of(s.method)
         key = s.task, name, s.budget
         if key not in text.settings:

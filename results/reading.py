@@ -40,8 +40,8 @@ HERE = Path(__file__).parent
 LABELS = {name: row.label for name, row in METHODS.items()}
 #: The results that are drawn and tabulated, by the name of their grid.
 FILES = (
-    "paper", "released", "released_again", "strength", "ablation", "start", "artefact", "leakage", "mixture",
-    "bnre_slcp", "rolls", "escape", "estimate",
+    "paper", "released", "released_again", "strength", "strength_brnpe", "ablation", "start", "artefact", "leakage",
+    "mixture", "bnre_slcp", "rolls", "escape", "estimate",
 )  # fmt: skip
 #: Results whose larger budgets are in a second file, of runs with other simulations and first weights.
 AGAIN = {"released": "released_again"}

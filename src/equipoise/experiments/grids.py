@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 #: Grids that come with the package, by name.
 PACKAGED = (
-    "demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength", "rolls",
-    "bnre_slcp", "escape", "estimate", "frontier", "frontier_series", "frontier_untuned",
+    "demo", "paper", "released", "ablation", "start", "artefact", "leakage", "mixture", "strength",
+    "strength_brnpe", "rolls", "bnre_slcp", "escape", "estimate", "frontier", "frontier_series", "frontier_untuned",
 )  # fmt: skip
 #: The least and the most that whole numbers may be. Fewer than 50 pairs support no statement about coverage. A damaged
 #: or foreign file must not make a plan that takes all memory.
