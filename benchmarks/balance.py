@@ -12,7 +12,7 @@ t = 1/(1 + λ/n).
 *Train*: a balanced method with both estimates and the method without balance, from the same first weights and
 simulations, on tasks whose exact posterior is known. λ and n are such that "λ × 4", "n × 4" and both can be compared.
 Kept are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact
-log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `t_expected` is the
+log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `least_loss_t` is the
 t of the least loss in the family t log r + c with the exact log r of the task, where there is one. The networks without
 balance are judged at several temperatures as well: between them lies the one with the nominal log posterior of a
 balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs is
@@ -282,11 +282,12 @@ def _stack(
         test=(test.theta, test.x),
     )
     rows: list[dict[str, float | str]] = []
+    r = exact(task, test.theta, test.x).cpu().double()
+    r = r - r.mean()
+    learnt = [network.log_ratio(test.theta, test.x).cpu().double() for network in networks]
     for k, (i, t) in enumerate(plan):
         (label, strength), run = labels[i]
-        log_ratios = networks[i].log_ratio(test.theta, test.x), exact(task, test.theta, test.x)
-        h, r = (v.cpu().double() for v in log_ratios)
-        h, r = h - h.mean(), r - r.mean()
+        h = learnt[i] - learnt[i].mean()
         values = {v: round(float(judged[v][k]), 4) for v in JUDGED}
         rows.append(
             {
@@ -299,7 +300,7 @@ def _stack(
                 "steps": epochs * each,
                 "pairs": design.pairs,
                 "slope": round(float((h * r).sum() / (r * r).sum()), 4),
-                "t_expected": round(least[strength], 4) if label.endswith("plain") else 1.0,
+                "least_loss_t": round(least[strength], 4) if label.endswith("plain") else 1.0,
                 "t": t,
                 **values,
                 "seconds": round(seconds / len(members), 1),

@@ -137,7 +137,7 @@ def networks(folder: Path) -> list[Network]:
     for (task, batch, strength, objective, run), here in groups.items():
         here = sorted(here, key=lambda r: float(r["t"]))
         curve = np.array([[float(r[n]) for r in here] for n in ("t", "nominal_log_prob", "coverage_auc")])
-        numbers = (float(here[-1][n]) for n in ("coverage_auc", "nominal_log_prob", "slope", "t_expected"))
+        numbers = (float(here[-1][n]) for n in ("coverage_auc", "nominal_log_prob", "slope", "least_loss_t"))
         method, _, estimate = objective.partition(", ")
         method = balanced.get(method, method)
         found.append(Network(task, method, estimate, int(batch), float(strength), run, *numbers, curve))

@@ -190,7 +190,7 @@ def test_networks_are_trained_with_both_estimates_and_never_twice(tmp_path: Path
     assert [(r["objective"], r["t"]) for r in rows] == [
         ("nre", "1.0"), ("bnre, plain", "1.0"), ("bnre, unbiased", "1.0"), ("nre", "0.5"),
     ]  # fmt: skip
-    assert 0 < float(rows[1]["t_expected"]) < 1 and float(rows[2]["t_expected"]) == 1
+    assert 0 < float(rows[1]["least_loss_t"]) < 1 and float(rows[2]["least_loss_t"]) == 1
     before = file.read_bytes()
     printed("balance", "train", "--quick", "--out", str(tmp_path))
     assert file.read_bytes() == before

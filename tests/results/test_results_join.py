@@ -88,9 +88,9 @@ def test_longer_names_are_whole_in_the_file(tmp_path):
 
 def test_stored_ledgers_name_tasks_of_their_grid():
     for file in sorted(reading.HERE.glob("*.nc")):
-        ds = xr.open_dataset(file)
-        if "ledger_task" in ds:
-            assert set(ds["ledger_task"].values.astype(str)) <= set(ds["task"].values.astype(str)), file.name
+        with xr.open_dataset(file) as ds:
+            if "ledger_task" in ds:
+                assert set(ds["ledger_task"].values.astype(str)) <= set(ds["task"].values.astype(str)), file.name
 
 
 def test_results_of_other_grids_are_refused():

@@ -598,7 +598,7 @@ def test_the_estimates_of_balance_are_tabulated(tmp_path):
 @pytest.fixture
 def small_networks(tmp_path):
     """Coverage AUCs that follow λ/n with the plain estimate, and are 0 with the unbiased one; t is the slope."""
-    names = "task,batch,strength,objective,run,steps,t,slope,t_expected,coverage_auc,nominal_log_prob"
+    names = "task,batch,strength,objective,run,steps,t,slope,least_loss_t,coverage_auc,nominal_log_prob"
     lines = [names]
     for n, run in itertools.product((64, 256), (0, 1)):
         lines += [f"weinberg,{n},0.0,nre,{run},100,{t},0.9,1.0,{0.3 * (1 - t)},{t - 1}" for t in (0.1, 0.5, 1.0)]
