@@ -12,9 +12,9 @@ t = 1/(1 + λ/n).
 *Train*: a balanced method with both estimates and the method without balance, from the same first weights and
 simulations, on tasks whose exact posterior is known. λ and n are such that "λ × 4", "n × 4" and both can be compared.
 Kept are the coverage AUC, the nominal log posterior, and the slope: the least-squares coefficient of h on the exact
-log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `least_loss_t` is the
-t of the least loss in the family t log r + c with the exact log r of the task, where there is one. The networks without
-balance are judged at several temperatures as well: between them lies the one with the nominal log posterior of a
+log-ratio over joint pairs, both centred. It is 1 for the exact classifier and t for a tempered one. `least_loss_t` is
+the t of the least loss in the family t log r + c with the exact log r of the task, where there is one. The networks
+without balance are judged at several temperatures as well: between them lies the one with the log posterior of a
 balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs is
 the estimate alone. Rows are appended as they come; what is there is not computed again. Stored are BNRE with n up to
 1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on a CPU, BNPE and BNRE-C on
