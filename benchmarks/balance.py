@@ -17,8 +17,8 @@ the t of the least loss in the family t log r + c with the exact log r of the ta
 without balance are judged at several temperatures as well: between them lies the one with the log posterior of a
 balanced network. There are so many simulations that none is seen more than 128 times, with n = 4,096: what differs is
 the estimate alone. Rows are appended as they come; what is there is not computed again. Stored are BNRE with n up to
-1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on a CPU, BNPE and BNRE-C on
-Weinberg with n = 64.
+1,024 and on Weinberg 4,096; BRNPE on Weinberg and SLCP with n up to 1,024; and, trained on a CPU, on Weinberg, BNPE
+with n up to 256 and BNRE-C with n = 64.
 """
 
 from __future__ import annotations
