@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -84,7 +85,10 @@ def test_workers_end_with_their_parent(how: signal.Signals, tmp_path) -> None:
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(f"log = {str(log)!r}\n{ENDLESS}")  # the workers have their own sys.argv
     log.mkdir()
-    parent = subprocess.Popen([sys.executable, str(script)], stderr=-1, text=True, start_new_session=True)
+    # A shell without job control has its background jobs ignore SIGINT, and they pass this on.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    arguments = [sys.executable, str(script)]
+    parent = subprocess.Popen(arguments, stderr=-1, text=True, start_new_session=True, preexec_fn=heard)
 
     def wait_for(condition) -> None:
         deadline = time.monotonic() + 120
