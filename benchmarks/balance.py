@@ -372,13 +372,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("toy", "train"), help="the problem with known answer, or networks")
     names = [family for family, _ in Design.families]
-    for name, kind, choices, words in (
-        ("tasks", str, Design.tasks, "of train: the tasks"),
-        ("families", str, names, "of train: methods without balance, each with its balanced one"),
-        ("batches", int, None, "of train: batch sizes"),
-    ):
-        default = names if name == "families" else getattr(Design, name)
-        parser.add_argument(f"--{name}", nargs="+", type=kind, choices=choices, default=default, help=words)
+    parser.add_argument("--tasks", nargs="+", choices=Design.tasks, default=Design.tasks, help="of train")
+    balanced = "of train: methods without balance, each with its balanced one"
+    parser.add_argument("--families", nargs="+", choices=names, default=names, help=balanced)
+    parser.add_argument("--batches", nargs="+", type=int, default=Design.batches, help="of train: batch sizes")
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
     parser.add_argument("--compile", action="store_true", help="compile steps, which pays back on a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the file (results/)")
